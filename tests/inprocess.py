@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.model.eagle.head import EagleHead
 from common.model.loader import Dtype, load
 from common.model.medusa.heads import MedusaHeads
 from common.model.quantized import Quantize
@@ -25,7 +24,7 @@ from verifier.drafting.link import Branch, Ended, Opening, RoundKey
 from verifier.drafting.meter import PairMeter
 from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
-from verifier.heads import eagle_head, load_eagle, load_heads
+from verifier.heads import Head, eagle_head, load_eagle, load_heads, made_for
 from verifier.sequence import Event, Request
 
 ADDRESS = "in-process"
@@ -46,9 +45,7 @@ def runner(
         str(directory), dtype=dtype, device=device, quantize=quantize, most_threads=most_threads
     )
     weights = load_eagle(str(eagle), loaded) if eagle else None
-    taps = weights.taps if weights else ()
-    layers = [EagleHead.layer(weights)] if weights else ()
-    return Runner(loaded, kv_bytes=kv_bytes, taps=taps, head_layers=layers)
+    return Runner(loaded, kv_bytes=kv_bytes, **made_for(weights))
 
 
 def heads(directory: Path, target: Runner) -> MedusaHeads:
@@ -56,8 +53,8 @@ def heads(directory: Path, target: Runner) -> MedusaHeads:
     return load_heads(str(directory), target)
 
 
-def eagle_of(directory: Path, target: Runner) -> EagleHead:
-    """An EAGLE head for a target, whose runner was made for it."""
+def eagle_of(directory: Path, target: Runner) -> Head:
+    """A head for a target, whose runner was made for it."""
     return eagle_head(load_eagle(str(directory), target.loaded), target)
 
 
@@ -204,7 +201,7 @@ class Pair:
         fault: Callable[[Reply], Iterable[Reply]] | None = None,
         *,
         heads: MedusaHeads | None = None,
-        eagle: EagleHead | None = None,
+        eagle: Head | None = None,
         interval_s: float = 0.0,
         drafting: DraftConfig | None = None,
     ) -> Pair:

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from common import accelerator, processors
 from common.inbox import Reachable, attempt
-from common.model.eagle.head import EagleHead
 from common.model.medusa.heads import MedusaHeads
 from common.model.runner import Runner
 from common.step_meter import StepMeter
@@ -29,6 +28,7 @@ from verifier.drafting.link import LinkSource
 from verifier.failures import Failures
 from verifier.gates.crowd import Crowd
 from verifier.gauges import Gauges, Load
+from verifier.heads import Head
 from verifier.intake import Intake
 from verifier.lives import Lives
 from verifier.methods import Methods, Parts
@@ -56,7 +56,7 @@ class Engine(Reachable):
         links: Finds drafters; the default knows none.
         cost: Of its steps, as measured on this machine.
         heads: Medusa's, made for this model.
-        eagle: A head that reads the states that the runner taps.
+        eagle: A head that goes on from the target's states, for which the runner was made.
         lookahead: Sizes of lookahead decoding.
         shared: N-grams of other sequences.
         interval_s: Time between two messages of one stream, in seconds; see `VerifierConfig`.
@@ -70,7 +70,7 @@ class Engine(Reachable):
         *,
         cost: StepCost | None = None,
         heads: MedusaHeads | None = None,
-        eagle: EagleHead | None = None,
+        eagle: Head | None = None,
         lookahead: LookaheadConfig | None = None,
         shared: SharedPools | None = None,
         interval_s: float = 0.0,

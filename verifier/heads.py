@@ -1,26 +1,45 @@
-"""Heads that draft beside a verifier's model: Medusa's, and EAGLE's, which reads its states."""
+"""Heads that draft beside a verifier's model: Medusa's, and those that go on from its states by
+themselves: EAGLE's, and Gemma 4's assistants."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
+from common.model.assistant import checkpoint as assistant_checkpoint
+from common.model.assistant.head import AssistantHead
+from common.model.assistant.weights import AssistantWeights
 from common.model.eagle import checkpoint as eagle_checkpoint
 from common.model.eagle.compiled import NativeEagle
 from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
+from common.model.kv_cache import LayerShape
 from common.model.loader import LoadedModel
 from common.model.medusa.heads import MedusaHeads, head_dtype
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, room_for
 from common.model.runner import Runner
 
+Weights = EagleWeights | AssistantWeights
+"""Of a head that goes on from its model's states."""
+
+Head = EagleHead | AssistantHead
+"""It, ready to draft."""
+
 _log = logging.getLogger(__name__)
+
+
+class ForHead(TypedDict, total=False):
+    """What a runner is made with for a head; see `Runner`."""
+
+    taps: Sequence[int]
+    head_layers: Sequence[LayerShape]
 
 
 def load_heads(path: str, runner: Runner) -> MedusaHeads:
@@ -36,11 +55,16 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
     )
 
 
-def load_eagle(path: str, loaded: LoadedModel) -> EagleWeights:
-    """Reads an EAGLE-3 head made for a model, to where that is.
+def load_eagle(path: str, loaded: LoadedModel) -> Weights:
+    """Reads a head made for a model that goes on from its states, to where that is: EAGLE-3's, or
+    an assistant.
 
     Embeddings that are the model's own are left to it, as published heads often have them.
     """
+    eagle_checkpoint.check_there(Path(path))
+    if assistant_checkpoint.is_one(Path(path)):
+        with room_for(f"the assistant of {path}", OTHER_WEIGHTS):
+            return assistant_checkpoint.load(Path(path), loaded)
     assert loaded.output_weight is not None
     with room_for(f"the head of {path}", OTHER_WEIGHTS):
         weights = eagle_checkpoint.load(
@@ -56,14 +80,39 @@ def load_eagle(path: str, loaded: LoadedModel) -> EagleWeights:
     return weights
 
 
-def eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
-    """Has a head draft from what its runner taps."""
+def made_for(weights: Weights | None) -> ForHead:
+    """What a runner has for a head."""
+    if isinstance(weights, EagleWeights):
+        return {"taps": weights.taps, "head_layers": [EagleHead.layer(weights)]}
+    return {}
+
+
+def eagle_head(weights: Weights, runner: Runner) -> Head:
+    """Has a head draft from what its runner was made with for it.
+
+    Raises:
+        ModelError: It sees keys of other sizes than those of the runner's model.
+    """
+    with room_for("a head", SMALLER_CACHE):
+        if isinstance(weights, AssistantWeights):
+            head: Head = _assistant(weights, runner)
+        else:
+            head = _eagle_head(weights, runner)
+    _log.info("head made", extra={"kind": type(head).__name__})
+    return head
+
+
+def _eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
     (cache,) = runner.head_caches
     loaded = runner.loaded
     make: Callable[..., EagleHead] = partial(TorchHead, dtype=loaded.dtype)
     if cache.device.type == "cpu" and NativeEagle.can_run(weights, cache.dtype):
         make = partial(NativeEagle, threads=runner.threads, most_threads=runner.most_threads)
-    with room_for("an EAGLE head", SMALLER_CACHE):
-        head = make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
-    _log.info("head made", extra={"kind": type(head).__name__, "taps": list(weights.taps)})
-    return head
+    return make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
+
+
+def _assistant(weights: AssistantWeights, runner: Runner) -> AssistantHead:
+    loaded = runner.loaded
+    return AssistantHead(
+        weights, embeddings=loaded.embeddings, caches=runner.model_caches, dtype=loaded.dtype
+    )

@@ -12,7 +12,6 @@ import uvloop
 from paceline.v1 import worker_pb2
 
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.eagle.head import EagleHead
 from common.model.loader import load
 from common.model.medusa.heads import MedusaHeads
 from common.model.runner import Runner
@@ -24,7 +23,7 @@ from verifier import metrics
 from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
-from verifier.heads import eagle_head, load_eagle, load_heads
+from verifier.heads import Head, eagle_head, load_eagle, load_heads, made_for
 from verifier.links import DrafterLinks
 from verifier.service import VerifierService, status
 from verifier.sessions import Sessions
@@ -44,7 +43,7 @@ def run(settings: VerifierConfig) -> None:
         traces.close()
 
 
-def _load(settings: VerifierConfig) -> tuple[Runner, EagleHead | None]:
+def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
     """The model, and the head that reads its states, where there is one."""
     wanted = bool(settings.medusa or settings.eagle)
     loaded = worker_process.load_model(
@@ -60,8 +59,7 @@ def _load(settings: VerifierConfig) -> tuple[Runner, EagleHead | None]:
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,
-        taps=weights.taps if weights else (),
-        head_layers=[EagleHead.layer(weights)] if weights else (),
+        **made_for(weights),
     )
     return runner, eagle_head(weights, runner) if weights else None
 
@@ -70,7 +68,7 @@ async def serve(
     settings: VerifierConfig,
     runner: Runner,
     heads: MedusaHeads | None,
-    eagle: EagleHead | None,
+    eagle: Head | None,
     cost: StepCost,
     traces: Traces,
 ) -> None:

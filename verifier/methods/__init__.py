@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from common.model.assistant.head import AssistantHead
 from common.model.eagle.head import EagleHead
 from common.model.medusa.heads import MedusaHeads
 from verifier.config import EngineConfig
@@ -12,6 +13,8 @@ from verifier.cost import StepCost
 from verifier.drafting.link import LinkSource
 from verifier.gates.crowd import Crowd
 from verifier.gates.gated import GatedProposer
+from verifier.heads import Head
+from verifier.methods.assistant import AssistantProposer
 from verifier.methods.draft import DraftProposer
 from verifier.methods.eagle import EagleProposer
 from verifier.methods.hybrid import HybridProposer
@@ -39,8 +42,8 @@ class Parts:
     """Finds drafters."""
     heads: MedusaHeads | None = None
     """Medusa's, where the deployment has them."""
-    eagle: EagleHead | None = None
-    """EAGLE's, where the deployment has one."""
+    eagle: Head | None = None
+    """One that goes on from the target's states, where the deployment has such."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
     """Sizes of lookahead decoding."""
     processors: int = 0
@@ -94,10 +97,12 @@ def _medusa(parts: Parts) -> MedusaProposer | None:
     return MedusaProposer(parts.heads, parts.cost, parts.config.tree_nodes, static=static)
 
 
-def _eagle(parts: Parts) -> EagleProposer | None:
-    if parts.eagle is None:
-        return None
-    return EagleProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
+def _eagle(parts: Parts) -> Proposer | None:
+    if isinstance(parts.eagle, AssistantHead):
+        return AssistantProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
+    if isinstance(parts.eagle, EagleHead):
+        return EagleProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
+    return None
 
 
 @dataclass

@@ -15,6 +15,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from common.errors import ModelError, first_line
 from common.model import weight_files
+from common.model.assistant import weights as assistant
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
 from common.model.hf import attention, pictures, report
@@ -60,12 +61,12 @@ class HfModel:
         parallel: bool = False,
     ) -> None:
         report.have_logged()
-        config, said = _config(directory)
+        config, said = config_of(directory)
         _check_architecture(config)
         if not hasattr(config, "transformers_weights"):  # which names them otherwise
             weight_files.check_form(directory)
             check_stored(directory, weight_files.stored(directory), said)
-        model: Any = _weights(directory, config, dtype, parallel)
+        model: Any = weights_of(directory, config, dtype, parallel=parallel)
         pictures.blind(model)
         self._model = model.eval().requires_grad_(False)
         if widens(said):
@@ -157,8 +158,12 @@ def ends_of(model: Any) -> tuple[int, ...]:
     return ends(getattr(text, "eos_token_id", None) if eos is None else eos, text.vocab_size)
 
 
-def _config(directory: Path) -> tuple[Any, dict[str, Any]]:
-    """A model's configuration, and what it says of weights held in fewer bits."""
+def config_of(directory: Path) -> tuple[Any, dict[str, Any]]:
+    """A model's configuration, and what it says of weights held in fewer bits.
+
+    Raises:
+        ModelError: It cannot be used; says why.
+    """
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         return config, widen(config)
@@ -170,6 +175,10 @@ def _config(directory: Path) -> tuple[Any, dict[str, Any]]:
 def _check_architecture(config: Any) -> None:
     """Refuses what the engine cannot compute exactly."""
     kind = _kind(config)
+    if config.model_type in assistant.KINDS:
+        raise ModelError(
+            f"{kind} cannot be served: it drafts with the keys of another model; give it as --eagle"
+        )
     cls = pictures.reader_of(config)
     if cls is None and pictures.lacks_text_class(config):
         raise ModelError(
@@ -199,7 +208,20 @@ def _check_architecture(config: Any) -> None:
             raise ModelError(f"{kind} cannot be served: {heads} heads for {groups} key/value heads")
 
 
-def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: bool) -> nn.Module:
+def weights_of(
+    directory: Path, config: Any, dtype: torch.dtype | None, *, parallel: bool = False
+) -> nn.Module:
+    """A model of `transformers` with its weights.
+
+    Args:
+        directory: Of its files.
+        config: Its configuration.
+        dtype: Of the weights; None for what the files say.
+        parallel: Whether the processes of `torch.distributed` split them.
+
+    Raises:
+        ModelError: They are missing, corrupt or not all there; says which.
+    """
     attention.register()
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
     try:

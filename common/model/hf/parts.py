@@ -186,15 +186,16 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
 
 
 def _seen_of(layers: Any) -> dict[int, int]:
-    """Layers that see keys and values of an earlier one: of the last of their kind that has own."""
+    """Layers that see keys and values of an earlier one: of the last of their kind that has own.
+    Those of an assistant see another model's."""
     found, last = {}, dict[str, int]()
     for index, attention in enumerate(layer.self_attn for layer in layers):
         if not hasattr(attention, "is_kv_shared_layer"):
             return {}
-        if attention.is_kv_shared_layer:
-            found[index] = last[attention.layer_type]
-        else:
+        if not attention.is_kv_shared_layer:
             last[attention.layer_type] = index
+        elif attention.layer_type in last:
+            found[index] = last[attention.layer_type]
     return found
 
 

@@ -1,0 +1,105 @@
+"""Assistants as `transformers` has them: Gemma 4's, which read the keys of what they draft for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.errors import ModelError
+from common.model.assistant.weights import AssistantWeights, Clusters
+from common.model.facts import Facts
+from common.model.hf import report
+from common.model.hf.feed_forward import linear_of
+from common.model.hf.model import config_of, weights_of
+from common.model.hf.parts import llama_of
+from common.model.hf.shape import body_of, lacks
+from common.model.llama import Llama
+from common.model.loader import LoadedModel
+
+
+def load(path: Path, target: LoadedModel) -> AssistantWeights:
+    """Reads an assistant, to where its target is, in its type.
+
+    Args:
+        path: A directory in Hugging Face form.
+        target: What it drafts for.
+
+    Raises:
+        ModelError: Missing, corrupt, unsupported or made for another target; says which file or
+            what.
+    """
+    report.have_logged()
+    config, _ = config_of(path)
+    _check_target(path, config, target)
+    sources = _last_with_keys(path, target)
+    model: Any = weights_of(path, config, target.dtype).eval().requires_grad_(False)
+    layers = body_of(model).layers
+    facts = Facts(
+        kind=type(model).__name__,
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        output_weight=None,
+        embeddings=model.get_input_embeddings().weight.data,
+        layers=len(layers),
+        vocab_size=target.vocab_size,
+        max_len=target.max_len,
+        eos_token_ids=(),
+        dtype=target.dtype,
+    )
+    if problem := lacks(model, facts):
+        raise ModelError(f"{path}: this assistant cannot be served: {problem}")
+    kinds = [layer.self_attn.layer_type for layer in layers]
+    if missing := [kind for kind in kinds if kind not in sources]:
+        raise ModelError(f"{path}: reads keys of {missing[0]}, of which {target.name} has none")
+    llama = llama_of(model.to(target.device), facts)
+    return AssistantWeights(
+        llama=llama,
+        layers=[*llama.layers],
+        seen=[sources[kind] for kind in kinds],
+        before=linear_of(model.pre_projection),
+        behind=linear_of(model.post_projection),
+        clusters=_clusters(path, model, llama),
+    )
+
+
+def _check_target(path: Path, config: Any, target: LoadedModel) -> None:
+    """Refuses an assistant of another model, by its sizes."""
+    wanted = config.backbone_hidden_size, config.get_text_config().vocab_size
+    there = target.embeddings.shape[1], target.vocab_size
+    for name, one, other in zip(("backbone_hidden_size", "vocab_size"), wanted, there, strict=True):
+        if one != other:
+            raise ModelError(
+                f"{path}/config.json: {name}: {one}, but {target.name} has {other}: this assistant "
+                "was made for another model"
+            )
+
+
+def _last_with_keys(path: Path, target: LoadedModel) -> dict[str, int]:
+    """The target's last layer of each kind that has keys of its own."""
+    text = config_of(target.path)[0].get_text_config()
+    shared = getattr(text, "num_kv_shared_layers", None)
+    if shared is None or not text.model_type.startswith("gemma4"):
+        raise ModelError(f"{path}: an assistant for Gemma 4, which {target.name} is not")
+    own = text.layer_types[: text.num_hidden_layers - shared]
+    return {kind: layer for layer, kind in enumerate(own)}
+
+
+def _clusters(path: Path, model: Any, llama: Llama) -> Clusters | None:
+    """What it guesses among."""
+    among = model.masked_embedding
+    if among is None:
+        return None
+    tokens, count = among.token_ordering.long(), among.num_centroids
+    if not torch.equal(tokens.sort().values, torch.arange(len(tokens), device=tokens.device)):
+        raise ModelError(f"{path}: masked_embedding.token_ordering: must have each token once")
+    if len(tokens) % count:
+        raise ModelError(
+            f"{path}/config.json: num_centroids: {count} do not share {len(tokens)} tokens"
+        )
+    taken = among.centroid_intermediate_top_k
+    if taken not in range(1, count + 1):
+        problem = f"must be 1 to num_centroids ({count}), not {taken}"
+        raise ModelError(f"{path}/config.json: centroid_intermediate_top_k: {problem}")
+    tokens = tokens.view(count, -1).to(llama.embeddings.device)
+    return Clusters(linear_of(among.centroids), tokens, taken)

@@ -1,0 +1,43 @@
+"""Drafts from an assistant, which reads the target's keys (Gemma 4's multi-token prediction).
+
+It goes on from the one state from which a round's last token was chosen, and sees what the cache
+holds of the text: there is nothing to show it of a prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from common.model.assistant.head import Seen
+from verifier.methods.head_proposer import HeadProposer, HeadSession
+from verifier.methods.trust import Trusts
+from verifier.proposer import Outcome
+from verifier.sequence import Sequence
+
+
+@dataclass
+class _Session(HeadSession):
+    state: Tensor | None = None  # to draft behind, [t]
+
+
+class AssistantProposer(HeadProposer[_Session, Seen]):
+    """Drafts with an assistant; see `HeadProposer`."""
+
+    def observe(self, sequence: Sequence, outcome: Outcome) -> None:
+        """Keeps the state to draft behind, too."""
+        super().observe(sequence, outcome)
+        session = self._sessions[sequence]
+        session.state = outcome.state if session.wanted else None
+
+    def _begun(self, sequence: Sequence, trusts: Trusts) -> _Session:
+        return _Session(trusts)
+
+    def _known(self, sequence: Sequence, session: _Session) -> Seen | None:
+        """Nothing of a text that gave its cache back meanwhile."""
+        state, session.state, session.wanted = session.state, None, False
+        end, slots = len(sequence.ids) - 1, sequence.lease.slots
+        if state is None or end > len(slots):
+            return None
+        return Seen(state, sequence.ids[-1], slots[:end])
