@@ -20,6 +20,7 @@ from verifier.sequence import Sequence
 @dataclass
 class _Session(HeadSession):
     state: Tensor | None = None  # to draft behind, [t]
+    at: int = 0  # position of the token that was chosen from it
 
 
 class AssistantProposer(HeadProposer[_Session, Seen]):
@@ -30,14 +31,15 @@ class AssistantProposer(HeadProposer[_Session, Seen]):
         super().observe(sequence, outcome)
         session = self._sessions[sequence]
         session.state = outcome.state if session.wanted else None
+        session.at = len(sequence.ids) - 1
 
     def _begun(self, sequence: Sequence, trusts: Trusts) -> _Session:
         return _Session(trusts)
 
     def _known(self, sequence: Sequence, session: _Session) -> Seen | None:
-        """Nothing of a text that gave its cache back meanwhile."""
+        """Nothing of a text that went on without it, or gave its cache back."""
         state, session.state, session.wanted = session.state, None, False
         end, slots = len(sequence.ids) - 1, sequence.lease.slots
-        if state is None or end > len(slots):
+        if state is None or session.at != end or end > len(slots):
             return None
         return Seen(state, sequence.ids[-1], slots[:end])

@@ -183,6 +183,14 @@ def test_it_sees_the_keys_and_states_of_its_text(right: float, small: Small) -> 
     assert accepted > CASES * TOKENS / 4
 
 
+def test_beside_a_drafter_it_sees_nothing_else(small: Small) -> None:
+    """There it does not hear of every round."""
+    head = KnowingAssistant(small.known, small.target, 0.7)
+    pair = Pair.make(small.target, runner(small.directory, small.dtype), eagle=head)
+    assert _texts(pair, method="draft+eagle") == small.plain
+    assert head.strange == []
+
+
 def test_a_cache_that_is_too_small_for_all(small: Small) -> None:
     """Texts lose their keys and states on the way, and are computed again in pieces."""
     block = sum(layer[:16].nbytes for layer in small.target.pool.layers)
