@@ -107,20 +107,19 @@ class AssistantHead(DraftingHead[Seen]):
         return _Draft(self, texts)
 
     def through(
-        self, tokens: Sequence[int], states: Tensor, attended: Callable[[_Layer, Tensor], Tensor]
+        self, tokens: Tensor, states: Tensor, attended: Callable[[_Layer, Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The states that rows leave, and their logits.
 
         Args:
-            tokens: Of the rows. # [R]
+            tokens: Of the rows, int64 `[R]`.
             states: Those before them. # [R, t]
             attended: What queries of a layer see. # [R, heads, D] -> [R, heads * D]
 
         Returns:
             `[R, t]`, and float32 `[R, V]`.
         """
-        ids = on_device(tokens, self.device)
-        embedded = self._embeddings.index_select(0, ids) * self._scale
+        embedded = self._embeddings.index_select(0, tokens) * self._scale
         x = self._before(torch.cat((embedded, states.to(embedded.dtype)), dim=1).to(self._dtype))
         x = x.float()
         for layer in self.layers:
@@ -208,29 +207,30 @@ class _Draft:
             if layer.sight not in self._gathered:
                 slots = [_seen(text.slots, layer.sight.window) for text in texts]
                 self._gathered[layer.sight] = Gathered(layer.cache, slots, layer.held)
-        at = on_device([len(text.slots) for text in texts], head.device)[:, None].float()
-        self._turns = []
+        numbers = np.array([(text.token, len(text.slots)) for text in texts])
+        tokens, at = on_device(numbers.T, head.device).unbind()
+        self._turns = []  # of heads, by their rotary embedding
         for frequencies, factor in head.rotaries:
-            angles = at * frequencies
-            self._turns.append((angles.cos() * factor, angles.sin() * factor))  # [S, D / 2] each
+            angles = at[:, None].float() * frequencies
+            self._turns.append((angles.cos() * factor, angles.sin() * factor))  # [R, D / 2] each
         states = torch.stack([text.state for text in texts])
-        self._go_on([text.token for text in texts], states)
+        self._states, self.logits = head.through(tokens, states, self._attended)
+        """See `Draft`."""
 
     @torch.inference_mode()
     def further(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """See `Draft`."""
         self._of = [self._of[parent] for parent in parents]
-        self._go_on(tokens, self._states.index_select(0, on_device(parents, self._head.device)))
+        numbers = np.array([parents, tokens])
+        chosen, ids = on_device(numbers, self._head.device).unbind()
+        self._turns = [(cos[chosen], sin[chosen]) for cos, sin in self._turns]
+        states = self._states.index_select(0, chosen)
+        self._states, self.logits = self._head.through(ids, states, self._attended)
         return self.logits
-
-    def _go_on(self, tokens: Sequence[int], states: Tensor) -> None:
-        self._rows = on_device(self._of, self._head.device)
-        self._states, self.logits = self._head.through(tokens, states, self._attended)
-        """See `Draft`."""
 
     def _attended(self, layer: _Layer, queries: Tensor) -> Tensor:
         """What they see of their texts. # [R, heads, D] -> [R, heads * D]"""
-        cos, sin = (part[self._rows, None] for part in self._turns[layer.rotary])
+        cos, sin = (part[:, None] for part in self._turns[layer.rotary])
         first, second = queries.chunk(2, dim=-1)
         turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         none = queries.new_empty(len(queries), 0, *layer.cache.shape[1:])
