@@ -114,7 +114,8 @@ class Mixture:
     """Feed-forward parts of which a row takes some: a mixture of experts."""
 
     router: Linear
-    """Scores of the experts, `[E, hidden]`; one more where `shared` is weighed by its sigmoid."""
+    """Scores of the experts, `[E, hidden]`; one more where `shared` is weighed by its sigmoid. Of
+    float32 it may be beside other weights of 16 bits."""
     favours: Tensor | None
     """Added to scores when some are chosen, `[E]`."""
     experts: Sequence[Mlp]

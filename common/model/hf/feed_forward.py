@@ -104,12 +104,13 @@ def knows(layer: Any, dtype: torch.dtype) -> bool:
         return True
     router, experts = _router(mixture), mixture.experts
     scores = _scores(router)
-    weights = [scores, *(getattr(experts, name, None) for name in _WEIGHTS)]
+    weights = [getattr(experts, name, None) for name in _WEIGHTS]
     alternate = _alternate(experts)
     if alternate:
         weights += [router.bias, *(getattr(experts, f"{name}_bias", None) for name in _WEIGHTS)]
     return (
         all(_is_plain(each, dtype) for each in weights)
+        and (_is_plain(scores, dtype) or _is_plain(scores, torch.float32))
         and 0 < _chosen(router) <= len(scores)
         and _groups(router) == 1
         and experts.down_proj.shape[1 if alternate else 2] % 2 == 0
@@ -175,7 +176,7 @@ def _mixture(mixture: Any) -> Mixture:
     scores, kind = [_scores(router).data], type(router).__name__
     bias = getattr(router, "bias", None)
     if hasattr(mixture, "shared_expert_gate"):
-        scores.append(linear_of(mixture.shared_expert_gate).weight)
+        scores.append(linear_of(mixture.shared_expert_gate).weight.to(scores[0].dtype))
     favours = getattr(mixture, "e_score_correction_bias", None)
     return Mixture(
         router=Linear(torch.cat(scores), None if bias is None else bias.data),

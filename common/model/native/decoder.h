@@ -40,7 +40,8 @@ typedef struct {
 /* Feed-forward parts of which a row takes a few, by their scores. */
 typedef struct {
     Product router;                /* scores, [count]; one more where what all rows take, beside
-                                      these, is weighed by its sigmoid */
+                                      these, is weighed by its sigmoid; */
+    int64_t router_parts;          /* as many times as that: they are added up */
     const float *favours;          /* [count], added to scores when some are chosen; or NULL */
     const Product *gate_up, *down; /* [count] */
     int64_t count, chosen;         /* how many, of which a row takes so many */

@@ -15,7 +15,7 @@ typedef struct {
     const Gate *gate;
     long rows, hidden;
     const Number *a;       /* rows as experts read them, [rows, a_step] */
-    const float *scores;   /* [rows, scores_step] */
+    float *scores;         /* [rows, scores_step]; their parts are added to the first */
     float *to;             /* what becomes of them, [rows, to_step] */
     long a_step, scores_step, to_step;
     int adds;              /* whether to what is there */
@@ -93,15 +93,24 @@ static void choose_experts(const Experts *by, const float *scores, int64_t *whic
         weights[i] *= by->factors ? scale * by->factors[which[i]] : scale;
 }
 
+/* Scores of a row, and of what all rows take, where that is weighed. */
+static long scores_of(const Experts *by)
+{
+    return by->router.out / by->router_parts;
+}
+
 static void choose_for_rows(void *what, Part part)
 {
     Mixing *mixing = what;
     const Experts *by = mixing->by;
+    long count = scores_of(by);
     PART_OF(mixing->rows) {
-        const float *scores = mixing->scores + i * mixing->scores_step;
+        float *scores = mixing->scores + i * mixing->scores_step;
+        for (long at = count; at < by->router.out; at++)
+            scores[at % count] += scores[at];
         choose_experts(by, scores, mixing->which + i * by->chosen,
                        mixing->weights + i * by->chosen);
-        if (by->router.out > by->count)
+        if (count > by->count)
             mixing->shares[i] = sigmoid(scores[by->count]);
     }
 }

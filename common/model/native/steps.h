@@ -193,7 +193,7 @@ static void gate(void *what, Part part)
     Pass *pass = what;
     const Layer *layer = pass->layer;
     long inner = layer->gate_up.out / 2, odd = layer->down.in > inner; /* padding is read, too */
-    int weighed = layer->experts && layer->experts->router.out > layer->experts->count;
+    int weighed = layer->experts && scores_of(layer->experts) > layer->experts->count;
     PART_OF(pass->rows) {
         float *both = pass->y + i * pass->y_step;
         for (long at = 0; weighed && at < inner; at++)

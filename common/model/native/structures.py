@@ -37,6 +37,7 @@ class Experts(Structure):
 
     _fields_ = (
         ("router", Product),
+        ("router_parts", c_int64),
         ("favours", c_void_p),
         ("gate_up", POINTER(Product)),
         ("down", POINTER(Product)),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ctypes import pointer
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from common.model.kv_cache import LayerShape
@@ -28,7 +29,7 @@ class Weights:
     """
 
     def __init__(self, model: Llama, decoder: Decoder, *, quantize: bool) -> None:
-        self._decoder, self._quantize = decoder, quantize
+        self._decoder, self._quantize, self._dtype = decoder, quantize, model.facts.dtype
         self._kept: list[Tensor] = []
         self._matrices: list[PackedMatrix] = []
         self._turns: list[int] = []
@@ -127,7 +128,8 @@ class Weights:
         }
 
     def _experts(self, mixture: Mixture) -> Experts:
-        router = self._product(mixture.router, rounds=False)
+        scores = _parts_of(mixture.router, self._dtype)
+        router = self._product(scores, rounds=False)
         pairs = [
             (self._product(each.gate_up), self._product(each.down)) for each in mixture.experts
         ]
@@ -135,6 +137,7 @@ class Weights:
         products = Product * len(pairs)
         return Experts(
             router=router,
+            router_parts=len(scores.weight) // len(mixture.router.weight),
             favours=self._norm(mixture.favours),
             gate_up=products(*gate_ups),
             down=products(*downs),
@@ -177,3 +180,16 @@ def _scaled(linear: Linear, scale: float) -> Linear:
     if scale == 1:
         return linear
     return Linear(weight * scale, None if bias is None else bias * scale)
+
+
+def _parts_of(linear: Linear, dtype: torch.dtype) -> Linear:
+    """A map of a type whose outputs, one part of them after another, add up to another's: a number
+    of 32 bits is the sum of three of bfloat16, or of fewer."""
+    rest, parts = linear.weight.float(), list[Tensor]()
+    while not parts or (len(parts) < 3 and bool(rest.any())):
+        parts.append(rest.to(dtype))
+        rest = rest - parts[-1].float()
+    bias = linear.bias
+    if bias is not None:
+        bias = torch.cat((bias, bias.new_zeros(bias.numel() * (len(parts) - 1))))
+    return Linear(torch.cat(parts), bias)
