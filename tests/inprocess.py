@@ -24,7 +24,7 @@ from verifier.drafting.link import Branch, Ended, Opening, RoundKey
 from verifier.drafting.meter import PairMeter
 from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
-from verifier.heads import Head, eagle_head, load_eagle, load_heads, made_for
+from verifier.heads import Head, head_for, load_head, load_heads, runner_options
 from verifier.sequence import Event, Request
 
 ADDRESS = "in-process"
@@ -44,8 +44,8 @@ def runner(
     loaded = load(
         str(directory), dtype=dtype, device=device, quantize=quantize, most_threads=most_threads
     )
-    weights = load_eagle(str(eagle), loaded) if eagle else None
-    return Runner(loaded, kv_bytes=kv_bytes, **made_for(weights))
+    weights = load_head(str(eagle), loaded) if eagle else None
+    return Runner(loaded, kv_bytes=kv_bytes, **runner_options(weights))
 
 
 def heads(directory: Path, target: Runner) -> MedusaHeads:
@@ -55,7 +55,7 @@ def heads(directory: Path, target: Runner) -> MedusaHeads:
 
 def eagle_of(directory: Path, target: Runner) -> Head:
     """A head for a target, whose runner was made for it."""
-    return eagle_head(load_eagle(str(directory), target.loaded), target)
+    return head_for(load_head(str(directory), target.loaded), target)
 
 
 @dataclass(frozen=True)

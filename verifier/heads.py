@@ -35,7 +35,7 @@ Head = EagleHead | AssistantHead
 _log = logging.getLogger(__name__)
 
 
-class ForHead(TypedDict, total=False):
+class RunnerOptions(TypedDict, total=False):
     """What a runner is made with for a head; see `Runner`."""
 
     taps: Sequence[int]
@@ -55,7 +55,7 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
     )
 
 
-def load_eagle(path: str, loaded: LoadedModel) -> Weights:
+def load_head(path: str, loaded: LoadedModel) -> Weights:
     """Reads a head made for a model that goes on from its states, to where that is: EAGLE-3's, or
     an assistant.
 
@@ -80,14 +80,14 @@ def load_eagle(path: str, loaded: LoadedModel) -> Weights:
     return weights
 
 
-def made_for(weights: Weights | None) -> ForHead:
+def runner_options(weights: Weights | None) -> RunnerOptions:
     """What a runner has for a head."""
     if isinstance(weights, EagleWeights):
         return {"taps": weights.taps, "head_layers": [EagleHead.layer(weights)]}
     return {}
 
 
-def eagle_head(weights: Weights, runner: Runner) -> Head:
+def head_for(weights: Weights, runner: Runner) -> Head:
     """Has a head draft from what its runner was made with for it.
 
     Raises:
@@ -97,12 +97,14 @@ def eagle_head(weights: Weights, runner: Runner) -> Head:
         if isinstance(weights, AssistantWeights):
             head: Head = _assistant(weights, runner)
         else:
-            head = _eagle_head(weights, runner)
-    _log.info("head made", extra={"kind": type(head).__name__})
+            head = _eagle(weights, runner)
+    _log.info(
+        "head made", extra={"kind": type(head).__name__, "taps": list(runner.loaded.context.taps)}
+    )
     return head
 
 
-def _eagle_head(weights: EagleWeights, runner: Runner) -> EagleHead:
+def _eagle(weights: EagleWeights, runner: Runner) -> EagleHead:
     (cache,) = runner.head_caches
     loaded = runner.loaded
     make: Callable[..., EagleHead] = partial(TorchHead, dtype=loaded.dtype)

@@ -23,7 +23,7 @@ from verifier import metrics
 from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
-from verifier.heads import Head, eagle_head, load_eagle, load_heads, made_for
+from verifier.heads import Head, head_for, load_head, load_heads, runner_options
 from verifier.links import DrafterLinks
 from verifier.service import VerifierService, status
 from verifier.sessions import Sessions
@@ -49,7 +49,7 @@ def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
     loaded = worker_process.load_model(
         settings, partial(load, quantize=settings.quantize, keep_output=wanted)
     )
-    weights = load_eagle(settings.eagle, loaded) if settings.eagle else None
+    weights = load_head(settings.eagle, loaded) if settings.eagle else None
     if not settings.medusa:  # it was kept to see whose head it is
         loaded = replace(loaded, output_weight=None)
     runner = worker_process.make_runner(
@@ -59,9 +59,9 @@ def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
         least_kv_bytes=LEAST_KV_BYTES,
         block_tokens=settings.engine.block_tokens,
         max_len=settings.engine.max_len_tokens or None,
-        **made_for(weights),
+        **runner_options(weights),
     )
-    return runner, eagle_head(weights, runner) if weights else None
+    return runner, head_for(weights, runner) if weights else None
 
 
 async def serve(

@@ -24,8 +24,11 @@ MOST_DRAFTED = 1024
 """Rows that a draft may have, all depths of all texts together."""
 
 
-Text = TypeVar("Text")
+Known = TypeVar("Known")
 """What a head has to know of a text to draft behind it."""
+
+_FOLLOWED = 4
+"""Guesses of a depth, on a device, which is not kept busy by single rows."""
 
 
 class Draft(Protocol):
@@ -75,7 +78,12 @@ class Going(NamedTuple):
     `[S]`; by the likeliest where there is no temperature, and everywhere where there are none."""
 
 
-class DraftingHead(ABC, Generic[Text]):
+def followed(device: torch.device) -> int:
+    """See `DraftingHead`, of one that runs through torch."""
+    return 1 if device.type == "cpu" else _FOLLOWED
+
+
+class DraftingHead(ABC, Generic[Known]):
     """A head ready to draft.
 
     Attributes:
@@ -94,7 +102,7 @@ class DraftingHead(ABC, Generic[Text]):
     def __init__(self, ids: Tensor | None, *, vocab_size: int) -> None:
         self._ids, self._vocab_size = ids, vocab_size
 
-    def groups(self, texts: Sequence[Text]) -> list[list[int]]:
+    def groups(self, texts: Sequence[Known]) -> list[list[int]]:
         """Texts that are best drafted behind together, one group after another.
 
         Args:
@@ -106,14 +114,14 @@ class DraftingHead(ABC, Generic[Text]):
         return [[*range(len(texts))]]
 
     @abstractmethod
-    def draft(self, texts: Sequence[Text]) -> Draft:
+    def draft(self, texts: Sequence[Known]) -> Draft:
         """Begins to draft behind texts.
 
         Args:
             texts: At least one.
         """
 
-    def roll(self, texts: Sequence[Text], going: Going) -> list[Guessed]:
+    def roll(self, texts: Sequence[Known], going: Going) -> list[Guessed]:
         """Drafts behind texts in one call.
 
         Args:

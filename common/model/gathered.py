@@ -1,4 +1,4 @@
-"""Keys and values of texts, gathered from a head's layer of the cache, and what rows see of them.
+"""Keys and values of texts, gathered from a layer of the cache, and what rows see of them.
 
 All rows of a text are multiplied with its keys together, so that no depth copies any. Texts are
 drafted behind in groups, so that memory holds what is gathered.
@@ -22,20 +22,24 @@ MOST_BYTES = 256 << 20
 have more."""
 
 
-def groups(ends: Sequence[int], row_bytes: int, device: torch.device) -> list[list[int]]:
+def held_type(cache: Tensor) -> torch.dtype:
+    """What keys and values are gathered in: on a CPU what it multiplies fastest."""
+    return torch.float32 if cache.device.type == "cpu" else cache.dtype
+
+
+def groups(sizes: Sequence[int], device: torch.device) -> list[list[int]]:
     """Texts to gather together: of about one length, as each takes what the longest does.
 
     Args:
-        ends: Positions of each text.
-        row_bytes: Of keys and values of a position.
+        sizes: Bytes that each text takes.
         device: Where they are gathered.
     """
     most_bytes = MOST_BYTES
-    if len(ends) * max(ends) * row_bytes > most_bytes:  # else nobody needs to ask
+    if len(sizes) * max(sizes) > most_bytes:  # else nobody needs to ask
         most_bytes = gathered_bytes(device, most_bytes)
     found: list[list[int]] = []
-    for text in sorted(range(len(ends)), key=ends.__getitem__):
-        if found and (len(found[-1]) + 1) * ends[text] * row_bytes <= most_bytes:
+    for text in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if found and (len(found[-1]) + 1) * sizes[text] <= most_bytes:
             found[-1].append(text)
         else:
             found.append([text])
@@ -64,6 +68,9 @@ class Gathered:
         held = cache.flatten(0, 1).index_select(0, each.flatten()).to(dtype)
         self._held = held.view(*each.shape, -1)  # [S, kv heads, width, 2 D]
         self._lines = {text: text for text in range(len(texts))}  # where each is of those held
+        self._of: Sequence[int] = ()  # whose rows attended last, as a depth has several layers
+        self._most = 0  # of one text
+        self._at: Tensor | None = None  # see `_places`
 
     def attended(self, queries: Tensor, of: Sequence[int], aside: Tensor) -> Tensor:
         """What rows see of their texts, and beside those.
@@ -76,9 +83,11 @@ class Gathered:
         Returns:
             Float32. # [R, heads * D]
         """
-        self._drop(of)
-        most = max(Counter(of).values())
-        places = self._places(of, most, queries.device)
+        if of is not self._of:
+            self._drop(of)
+            self._of, self._most = of, max(Counter(of).values())
+            self._at = self._places(of, self._most, queries.device)
+        most, places = self._most, self._at
         texts, heads, width, _ = self._held.shape
         shape = (texts, heads, most, -1)
         keys, values = self._held.flatten(0, 1).chunk(2, dim=-1)

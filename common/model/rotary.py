@@ -127,6 +127,18 @@ class Rotary(NamedTuple):
         return cos, angles.sin_().mul_(self.factor)  # in place: of long models it is much
 
 
+def turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads turned as `rotate_half` does, float32.
+
+    Args:
+        heads: `[N, heads, D]`.
+        cos: Of their rows' positions, `[N, 1, D / 2]`.
+        sin: The same.
+    """
+    first, second = heads.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
 def _angles(settings: RotarySettings, size: int) -> tuple[Tensor, float]:
     """Radians a position, `[size / 2]`, and what cosines and sines are multiplied by."""
     kind, base, others = settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.model.assistant.head import Seen
+from common.model.assistant.head import Ending
 from common.model.loader import Dtype
 from common.model.segment import Segment
 from common.sampling_params import SamplingParams
@@ -41,7 +41,7 @@ def test_guesses_are_those_of_the_processor(
             slots = target.pool.lease(len(text)).slots[: len(text) - 1]
             segment = Segment(text[:-1], 0, slots, wanted=[len(text) - 2])
             state = target.forward([segment]).states[0].clone()  # graphs write to one place
-            seen.append(Seen(state, text[-1], slots))
+            seen.append(Ending(state, text[-1], slots))
         draft = head.draft(seen)
         steps = [([0, 0, 1, 2, 2], [5, 6, 7, 8, 9]), ([0, 1, 1, 4], [3, 4, 5, 6]), ([3], [8])]
         found.append([draft.logits, *(draft.further(*step) for step in steps)])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.model.assistant.head import AssistantHead
-from common.model.eagle.head import EagleHead
 from common.model.medusa.heads import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
@@ -98,11 +97,11 @@ def _medusa(parts: Parts) -> MedusaProposer | None:
 
 
 def _eagle(parts: Parts) -> Proposer | None:
+    if parts.eagle is None:
+        return None
     if isinstance(parts.eagle, AssistantHead):
         return AssistantProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
-    if isinstance(parts.eagle, EagleHead):
-        return EagleProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
-    return None
+    return EagleProposer(parts.eagle, parts.cost, parts.config.tree_nodes)
 
 
 @dataclass

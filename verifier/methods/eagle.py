@@ -88,7 +88,6 @@ class EagleProposer(HeadProposer[_Session, Behind]):
     def _known(self, sequence: Sequence, session: _Session) -> Behind | None:
         if session.end < len(sequence.ids) - 1:
             return None
-        session.wanted = False
         return self._behind(sequence, session)
 
     def _begins(self, session: _Session, known: Behind) -> None:

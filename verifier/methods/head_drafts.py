@@ -10,12 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 from torch import Tensor
 
 from common.model.adjust import adjust
-from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, DraftingHead, Going, Guessed
+from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, DraftingHead, Going, Guessed, Known
 from common.model.output import rows_of
 from common.model.roll import Drawing
 from common.model.row import Row
@@ -23,9 +23,6 @@ from common.model.sampling import rank
 from verifier.cost import StepCost
 from verifier.methods.trust import chances_of, draws
 from verifier.sequence import Sequence
-
-Known = TypeVar("Known")
-"""What the head has to know of a text."""
 
 _RANKS = 4
 """Guesses taken of a row."""
@@ -118,28 +115,28 @@ class HeadDrafts(Generic[Known]):
         self._depth = defaultdict[tuple[bool, int], _Fastest](_Fastest)  # by how, and bits of rows
         self._priced: dict[int, tuple[object, Seq[_Price]]] = {}  # by texts: for what, and prices
 
-    def draft(self, texts: Seq[Text], behind: Seq[Known]) -> list[list[Guess]]:
+    def draft(self, texts: Seq[Text], known: Seq[Known]) -> list[list[Guess]]:
         """Guesses what follows.
 
         Args:
             texts: At least one.
-            behind: What the head has to know of them.
+            known: What the head has to know of them.
 
         Returns:
             Guesses of each text, parents first.
         """
         if self._head.rolls:
-            return self._rolled(texts, behind)
+            return self._rolled(texts, known)
         step = _Step(time.perf_counter(), float(len(texts)), len(texts))
         guesses: list[list[Guess]] = [[] for _ in texts]
-        for group in self._head.groups(behind):
+        for group in self._head.groups(known):
             of = [texts[text] for text in group]
-            drafted = self._drafted(of, [behind[text] for text in group], step)
+            drafted = self._drafted(of, [known[text] for text in group], step)
             for text, found in zip(group, drafted, strict=True):
                 guesses[text] = found
         return guesses
 
-    def _rolled(self, texts: Seq[Text], behind: Seq[Known]) -> list[list[Guess]]:
+    def _rolled(self, texts: Seq[Text], known: Seq[Known]) -> list[list[Guess]]:
         """Guesses by a head that goes on by itself."""
         factors = [text.factors for text in texts]
         drawn = any(draws(text.sequence) or _adjusts(text) for text in texts)
@@ -155,7 +152,7 @@ class HeadDrafts(Generic[Known]):
             [_drawing(text.sequence) for text in texts] if drawn else (),
         )
         started = time.perf_counter()
-        levels = self._head.roll(behind, going)
+        levels = self._head.roll(known, going)
         # What is before the first is shared among all: who times long rolls alone believes for good
         # what a slow moment said.
         depth_s.add((time.perf_counter() - started) / len(levels))
@@ -187,11 +184,11 @@ class HeadDrafts(Generic[Known]):
         least_s = _LIKE * (spent + step_s)
         return _Price(depth_s / least_s, row_s / least_s)
 
-    def _drafted(self, texts: Seq[Text], behind: Seq[Known], step: _Step) -> list[list[Guess]]:
+    def _drafted(self, texts: Seq[Text], known: Seq[Known], step: _Step) -> list[list[Guess]]:
         """Guesses of texts that are drafted behind together."""
         started = time.perf_counter()
         guesses: list[list[Guess]] = [[] for _ in texts]
-        draft = self._head.draft(behind)
+        draft = self._head.draft(known)
         rows = [_Row(text, text, -1, 1.0) for text in range(len(texts))]
         plain = not any(draws(text.sequence) or _adjusts(text) for text in texts)
         logits, drafted = draft.logits, 0

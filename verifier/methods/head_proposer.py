@@ -12,16 +12,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from common.model.drafting_head import MOST_DEPTH, DraftingHead
+from common.model.drafting_head import MOST_DEPTH, DraftingHead, Known
 from common.model.tree import TokenTree
 from verifier.cost import StepCost
 from verifier.methods.head_drafts import Guess, HeadDrafts, Text
 from verifier.methods.trust import Trials, Trusts
 from verifier.proposer import Outcome, Proposer
 from verifier.sequence import Sequence
-
-Known = TypeVar("Known")
-"""What the head has to know of a text."""
 
 
 @dataclass
@@ -66,11 +63,10 @@ class HeadProposer(Proposer, Generic[Session, Known]):
 
     @abstractmethod
     def _known(self, sequence: Sequence, session: Session) -> Known | None:
-        """What the head has to know of a text, which it then draws on; None where it cannot be
-        drafted behind."""
+        """What the head has to know of a text; None where it is not to be drafted behind now."""
 
     def _begins(self, session: Session, known: Known) -> None:
-        """Takes note of what the head is about to draft behind, and so writes of it first."""
+        """Hears that the head is about to draft behind a text."""
 
     def open(self, sequence: Sequence) -> None:
         """Starts from what all sequences so far have taught."""
@@ -111,6 +107,7 @@ class HeadProposer(Proposer, Generic[Session, Known]):
                 continue
             found = self._known(sequence, session)
             if found is not None:
+                session.wanted = False
                 most = min(self._most(sequence), sequence.room - 1)
                 sessions.append(session)
                 texts.append(Text(sequence, session.trusts.factors, most))

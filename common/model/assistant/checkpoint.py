@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import json_object
-from common.model.assistant.weights import KINDS, AssistantWeights
+from common.model.assistant.weights import AssistantWeights
 
 if TYPE_CHECKING:
     from common.model.loader import LoadedModel
+
+KINDS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""What configurations call them."""
 
 
 def is_one(path: Path) -> bool:

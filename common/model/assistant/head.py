@@ -2,8 +2,8 @@
 
 A row is made of a token and the target's last state, or the one that the assistant makes for it:
 
-    x = before [embedding, state];  x through layers whose attention sees the target's keys
-    logits of the next token = lm norm(x);  next state = behind norm(x)
+    x = into [embedding, state];  x through layers whose attention sees the target's keys
+    logits of the next token = lm norm(x);  next state = out_of norm(x)
 
 Rows of a draft stand where the token behind the target's last row does, all of them: they add no
 keys, and see those of committed rows alone. So there is nothing to compute of a prompt, and
@@ -23,23 +23,24 @@ from torch import Tensor
 
 from common.errors import ModelError
 from common.model.assistant.weights import AssistantWeights
-from common.model.drafting_head import DraftingHead
-from common.model.gathered import Gathered, groups
+from common.model.drafting_head import DraftingHead, followed
+from common.model.gathered import Gathered, groups, held_type
 from common.model.kv_cache import LayerShape
 from common.model.linear import few_row_products
-from common.model.llama import Curve, LlamaLayer
+from common.model.llama import Curve, Llama, LlamaLayer, Mlp
+from common.model.rotary import turned
 from common.model.transfer import on_device
-
-_FOLLOWED = 4
-"""On a device, which is not kept busy by single rows."""
 
 _CURVES: dict[Curve, Callable[[Tensor], Tensor]] = {
     Curve.SILU: F.silu,
     Curve.GELU: partial(F.gelu, approximate="tanh"),
 }
 
+_COPIES = 3
+"""Of a row's logits, while the likeliest are found."""
 
-class Seen(NamedTuple):
+
+class Ending(NamedTuple):
     """A text that is drafted behind."""
 
     state: Tensor
@@ -50,13 +51,13 @@ class Seen(NamedTuple):
     """Of the positions before that token's, whose keys the cache holds, int64 `[n]`."""
 
 
-class AssistantHead(DraftingHead[Seen]):
+class AssistantHead(DraftingHead[Ending]):
     """An assistant ready to draft.
 
     Args:
-        weights: Of the assistant.
+        weights: Of the assistant, where the target is.
         embeddings: The target's. # [V, t]
-        caches: Of the target's layers, as many as `weights.seen` counts.
+        caches: Of the target's layers, as many as `weights.sources` counts.
             # [slots, kv heads, 2 * head size] each
         dtype: To compute in.
 
@@ -74,35 +75,43 @@ class AssistantHead(DraftingHead[Seen]):
     ) -> None:
         device, llama = embeddings.device, weights.llama
         super().__init__(None, vocab_size=len(embeddings))
-        self.followed = 1 if device.type == "cpu" else _FOLLOWED
+        self.followed = followed(device)
         make = few_row_products(device, dtype)
         self._dtype, self.device, self._embeddings = dtype, device, embeddings
         self._scale = float(torch.tensor(embeddings.shape[1] ** 0.5, dtype=embeddings.dtype))
-        self._before, self._behind = make(*weights.before), make(*weights.behind)
+        self._into, self._out_of = make(*weights.into), make(*weights.out_of)
         self._norm = partial(_normed, epsilon=llama.epsilon)
-        self._out_norm = llama.norm.to(device, torch.float32)
-        self.rotaries = [rotary.to(device) for rotary in llama.rotaries]
-        held = torch.float32 if device.type == "cpu" else dtype
-        for shape, layer in zip(llama.shapes, weights.seen, strict=True):
-            _check(shape, layer, caches[layer])
+        self._out_norm = llama.norm.float()
+        self.rotaries = llama.rotaries
         self.layers = [
-            _Layer(layer, weights, index, caches[weights.seen[index]], held, make)
-            for index, layer in enumerate(weights.layers)
+            _Layer(layer, llama, _Sight(source, layer.window), shape, caches[source], make)
+            for layer, source, shape in zip(
+                weights.layers, weights.sources, llama.shapes, strict=True
+            )
         ]
         self._clusters = weights.clusters
         if weights.clusters is None:
             self._lm_head = make(*llama.head)
         else:
             self._centroids = make(*weights.clusters.centroids)
-            self._rows = llama.head.weight.to(device, dtype)  # [V, d]
+            self._rows = llama.head.weight  # [V, d]
 
-    def groups(self, texts: Sequence[Seen]) -> list[list[int]]:
+    def groups(self, texts: Sequence[Ending]) -> list[list[int]]:
         """See `DraftingHead`."""
-        sizes = {layer.sight: layer.position_bytes for layer in self.layers}
-        return groups([len(text.slots) for text in texts], sum(sizes.values()), self.device)
+        row_bytes = _COPIES * self._vocab_size * torch.float32.itemsize
+        if self._clusters is not None:
+            among = self._clusters.tokens[0].numel() * self._clusters.taken
+            row_bytes += among * self._rows[0].nbytes
+        seen = {layer.sight: layer for layer in self.layers}.values()
+        sizes = [
+            self.followed * row_bytes
+            + sum(len(layer.sight.of(text.slots)) * layer.position_bytes for layer in seen)
+            for text in texts
+        ]
+        return groups(sizes, self.device)
 
     @torch.inference_mode()
-    def draft(self, texts: Sequence[Seen]) -> _Draft:
+    def draft(self, texts: Sequence[Ending]) -> _Draft:
         """See `DraftingHead`."""
         return _Draft(self, texts)
 
@@ -120,12 +129,12 @@ class AssistantHead(DraftingHead[Seen]):
             `[R, t]`, and float32 `[R, V]`.
         """
         embedded = self._embeddings.index_select(0, tokens) * self._scale
-        x = self._before(torch.cat((embedded, states.to(embedded.dtype)), dim=1).to(self._dtype))
+        x = self._into(torch.cat((embedded, states.to(embedded.dtype)), dim=1).to(self._dtype))
         x = x.float()
         for layer in self.layers:
             x = layer(x, attended)
         row = self._norm(x, self._out_norm).to(self._dtype)
-        return self._behind(row), self._logits(row)
+        return self._out_of(row), self._logits(row)
 
     def _logits(self, rows: Tensor) -> Tensor:
         """Of all tokens; of those in clusters that a row does not take, -inf. # [R, V]"""
@@ -141,8 +150,13 @@ class AssistantHead(DraftingHead[Seen]):
 class _Sight(NamedTuple):
     """What of a text layers see alike."""
 
-    layer: int  # of the target, whose keys
+    source: int  # layer of the target, whose keys
     window: int | None
+
+    def of(self, slots: np.ndarray) -> np.ndarray:
+        """What a row behind a text sees of its slots: of a window, as `transformers` counts for
+        assistants, as many as that before the last one."""
+        return slots if self.window is None else slots[-1 - self.window :]
 
 
 class _Layer:
@@ -150,33 +164,40 @@ class _Layer:
 
     Args:
         layer: Its weights.
-        weights: Of the assistant.
-        index: Which layer it is.
-        cache: The target's, whose keys it sees.
-        held: Type that they are gathered in.
+        llama: What has it.
+        sight: What it sees.
+        shape: Of the keys that it was made for.
+        cache: Of those.
         make: Makes products.
     """
 
     def __init__(
         self,
         layer: LlamaLayer,
-        weights: AssistantWeights,
-        index: int,
+        llama: Llama,
+        sight: _Sight,
+        shape: LayerShape,
         cache: Tensor,
-        held: torch.dtype,
         make: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]],
     ) -> None:
-        self.cache, self.held, self.rotary = cache, held, layer.rotary
-        self.sight = _Sight(weights.seen[index], layer.window)
-        self.position_bytes = cache.shape[1] * cache.shape[2] * held.itemsize
+        wanted, there = (shape.kv_heads, shape.key_size + shape.value_size), tuple(cache.shape[1:])
+        if wanted != there:
+            raise ModelError(
+                f"this assistant was made for another model: it sees {wanted[0]} keys and values "
+                f"of {wanted[1]} numbers in all, of which layer {sight.source} of the target has "
+                f"{there[0]} of {there[1]}"
+            )
+        assert isinstance(layer.mlp, Mlp), "no experts"
+        self.sight, self.rotary = sight, layer.rotary
+        self.cache, self.held = cache, held_type(cache)
+        self.position_bytes = cache[0].numel() * self.held.itemsize
         """That keys and values of a position take, gathered."""
-        assert isinstance(layer.mlp, tuple), "no experts"
-        self._size, self._scale = weights.llama.shapes[index].key_size, weights.llama.scale
-        self._dtype, self._part = weights.llama.facts.dtype, layer.scale
+        self._dtype, self._size, self._scale = llama.facts.dtype, shape.key_size, llama.scale
+        self._part = layer.scale
         self._q, self._o = make(*layer.q), make(*layer.o)
         self._gate_up, self._down = make(*layer.mlp.gate_up), make(*layer.mlp.down)
-        self._curve = _CURVES[weights.llama.gate.curve]
-        self._norm = partial(_normed, epsilon=weights.llama.epsilon)
+        self._curve = _CURVES[llama.gate.curve]
+        self._norm = partial(_normed, epsilon=llama.epsilon)
         norms = layer.attention_norm, layer.attention_post_norm, layer.mlp_norm, layer.mlp_post_norm
         self._norms = [None if norm is None else norm.float() for norm in norms]
         self._q_norm = None if layer.q_norm is None else layer.q_norm.float()
@@ -185,8 +206,8 @@ class _Layer:
         """Rows as they leave it. # [R, d]"""
         attention, attention_post, mlp, mlp_post = self._norms
         queries = self._q(self._norm(x, attention).to(self._dtype)).view(len(x), -1, self._size)
-        seen = attended(self, self._norm(queries, self._q_norm) * self._scale)
-        x = x + self._norm(self._o(seen.to(self._dtype)), attention_post)
+        found = attended(self, self._norm(queries, self._q_norm) * self._scale)
+        x = x + self._norm(self._o(found.to(self._dtype)), attention_post)
         gate, up = self._gate_up(self._norm(x, mlp).to(self._dtype)).chunk(2, dim=1)
         made = self._down((self._curve(gate) * up).to(self._dtype))
         return (x + self._norm(made, mlp_post)) * self._part
@@ -200,12 +221,12 @@ class _Draft:
         texts: What it drafts behind. # [S]
     """
 
-    def __init__(self, head: AssistantHead, texts: Sequence[Seen]) -> None:
+    def __init__(self, head: AssistantHead, texts: Sequence[Ending]) -> None:
         self._head, self._of = head, list(range(len(texts)))  # whose each row is
         self._gathered: dict[_Sight, Gathered] = {}
         for layer in head.layers:
             if layer.sight not in self._gathered:
-                slots = [_seen(text.slots, layer.sight.window) for text in texts]
+                slots = [layer.sight.of(text.slots) for text in texts]
                 self._gathered[layer.sight] = Gathered(layer.cache, slots, layer.held)
         numbers = np.array([(text.token, len(text.slots)) for text in texts])
         tokens, at = on_device(numbers.T, head.device).unbind()
@@ -215,7 +236,6 @@ class _Draft:
             self._turns.append((angles.cos() * factor, angles.sin() * factor))  # [R, D / 2] each
         states = torch.stack([text.state for text in texts])
         self._states, self.logits = head.through(tokens, states, self._attended)
-        """See `Draft`."""
 
     @torch.inference_mode()
     def further(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
@@ -231,29 +251,10 @@ class _Draft:
     def _attended(self, layer: _Layer, queries: Tensor) -> Tensor:
         """What they see of their texts. # [R, heads, D] -> [R, heads * D]"""
         cos, sin = (part[:, None] for part in self._turns[layer.rotary])
-        first, second = queries.chunk(2, dim=-1)
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         none = queries.new_empty(len(queries), 0, *layer.cache.shape[1:])
-        return self._gathered[layer.sight].attended(turned, self._of, none)
+        return self._gathered[layer.sight].attended(turned(queries, cos, sin), self._of, none)
 
 
 def _normed(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     """Float32; as they are without a weight."""
     return x.float() if weight is None else F.rms_norm(x.float(), weight.shape, weight, epsilon)
-
-
-def _seen(slots: np.ndarray, window: int | None) -> np.ndarray:
-    """What a row behind a text sees of it: of a window, as `transformers` counts for assistants,
-    as many before the last one."""
-    return slots if window is None else slots[-1 - window :]
-
-
-def _check(shape: LayerShape, layer: int, cache: Tensor) -> None:
-    """Refuses an assistant that sees keys of other sizes than a layer of its target has."""
-    wanted, there = (shape.kv_heads, shape.slot_size // shape.kv_heads), tuple(cache.shape[1:])
-    if wanted != there:
-        raise ModelError(
-            f"this assistant was made for another model: it sees {wanted[0]} keys and values of "
-            f"{wanted[1]} numbers in all, of which layer {layer} of the target has {there[0]} of "
-            f"{there[1]}"
-        )

@@ -10,9 +10,6 @@ from torch import Tensor
 
 from common.model.llama import Linear, Llama, LlamaLayer
 
-KINDS = ("gemma4_assistant", "gemma4_unified_assistant")
-"""What configurations call them."""
-
 
 class Clusters(NamedTuple):
     """Tokens of which a row guesses those of the likeliest clusters."""
@@ -33,11 +30,11 @@ class AssistantWeights:
     """What it is but for its layers: they have no keys of their own."""
     layers: Sequence[LlamaLayer]
     """Its layers."""
-    seen: Sequence[int]
+    sources: Sequence[int]
     """The target's layer whose keys and values each of them sees."""
-    before: Linear
+    into: Linear
     """Makes a row of the token's embedding and the state before it, `[d, 2 t]`."""
-    behind: Linear
+    out_of: Linear
     """Makes of a row the state that the next one begins with, `[t, d]`."""
     clusters: Clusters | None
     """What it guesses among; None for all tokens."""

@@ -121,11 +121,11 @@ class NativeEagle(EagleHead):
         self._run(self._shown(texts, draft=False))
 
     def draft(self, texts: Sequence[Behind]) -> _Draft:
-        """See `EagleHead`."""
+        """See `DraftingHead`."""
         return _Draft(self, texts, *self._run(self._shown(texts, draft=True)))
 
     def roll(self, texts: Sequence[Behind], going: Going) -> list[Guessed]:
-        """See `EagleHead`."""
+        """See `DraftingHead`."""
         levels = min(len(going.prices) - 1, MOST_DRAFTED // len(texts))
         ranks = min(going.ranks, self._outputs)
         chosen = np.empty((levels + 1, len(texts), ranks), dtype=np.int64)

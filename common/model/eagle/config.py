@@ -26,6 +26,7 @@ from typing import Any
 
 from common import json_object
 from common.errors import ModelError
+from common.model.assistant.checkpoint import KINDS
 from common.model.rotary import Rotary, RotarySettings
 
 FILE = "config.json"
@@ -95,6 +96,8 @@ def read(directory: Path, *, hidden_size: int, vocab_size: int, layers: int) -> 
     """
     file = directory / FILE
     top = json_object.read(file)
+    if top.get("model_type") in KINDS:
+        raise ModelError(f"{file}: model_type: an assistant, which is no EAGLE head")
     nested = top.get("transformer_layer_config")
     layer = _Settings(file, top if nested is None else nested)
     head = _Settings(file, top)

@@ -10,15 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.model.drafting_head import MOST_DEPTH
+from common.model.drafting_head import MOST_DEPTH, followed
 from common.model.eagle.head import Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
-from common.model.gathered import Gathered, groups
+from common.model.gathered import Gathered, groups, held_type
 from common.model.linear import few_row_products
+from common.model.rotary import turned
 from common.model.transfer import on_device
-
-_FOLLOWED = 4
-"""On a device, which is not kept busy by single rows."""
 
 
 class _Rows(NamedTuple):
@@ -62,9 +60,9 @@ class TorchHead(EagleHead):
         ids = None if weights.ids is None else weights.ids.to(device)
         slots = len(cache) - self.layer(weights).spare
         super().__init__(ids, vocab_size=len(embeddings), slots=slots)
-        self.followed = 1 if device.type == "cpu" else _FOLLOWED
+        self.followed = followed(device)
         self.cache, self._dtype = cache, dtype
-        self.held = torch.float32 if device.type == "cpu" else cache.dtype
+        self.held = held_type(cache)
         """Type that keys are gathered in."""
         self.kv_heads, self.size = weights.kv_heads, weights.head_size
         self._epsilon, self._residual_normed = weights.epsilon, weights.norm_before_residual
@@ -85,9 +83,9 @@ class TorchHead(EagleHead):
         self._lm_head = make(weights.lm_head, None)
 
     def groups(self, texts: Sequence[Behind]) -> list[list[int]]:
-        """See `EagleHead`."""
+        """See `DraftingHead`."""
         row_bytes = self.kv_heads * 2 * self.size * self.held.itemsize
-        return groups([text.end for text in texts], row_bytes, self.cache.device)
+        return groups([text.end * row_bytes for text in texts], self.cache.device)
 
     @torch.inference_mode()
     def write(self, texts: Sequence[Behind]) -> None:
@@ -96,7 +94,7 @@ class TorchHead(EagleHead):
 
     @torch.inference_mode()
     def draft(self, texts: Sequence[Behind]) -> _Draft:
-        """See `EagleHead`."""
+        """See `DraftingHead`."""
         return _Draft(self, texts, self._write(texts))
 
     def _write(self, texts: Sequence[Behind]) -> _Rows:
@@ -128,13 +126,12 @@ class TorchHead(EagleHead):
     def queries(self, read: Tensor, turns: _Turns) -> Tensor:
         """Turned, and scaled. # [N, heads, D]"""
         heads = self._q(read).view(len(read), -1, self.size)
-        turned: Tensor = _turned(heads, turns) * self.size**-0.5
-        return turned
+        return turned(heads, *turns).mul_(self.size**-0.5)
 
     def keys(self, read: Tensor, turns: _Turns) -> tuple[Tensor, Tensor]:
         """Keys, turned, and values. # [N, kv heads, D] each"""
         keys, values = self._kv(read).view(len(read), 2, self.kv_heads, -1).unbind(1)
-        return _turned(keys, turns), values.float()
+        return turned(keys, *turns), values.float()
 
     def through(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """From what was attended to the row's own output, and logits. # [N, d], [N, W]"""
@@ -190,10 +187,3 @@ class _Draft:
         attended = self._texts.attended(head.queries(read, turns), self._of, self._aside)
         self._out, self.logits = head.through(x, attended)
         return self.logits
-
-
-def _turned(heads: Tensor, turns: _Turns) -> Tensor:
-    """Heads turned as their rows are. # [N, heads, D]"""
-    first, second = heads.float().chunk(2, dim=-1)
-    cos, sin = turns
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

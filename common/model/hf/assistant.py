@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from common.errors import ModelError
+from common.model import weight_files
 from common.model.assistant.weights import AssistantWeights, Clusters
 from common.model.facts import Facts
-from common.model.hf import report
 from common.model.hf.feed_forward import linear_of
-from common.model.hf.model import config_of, weights_of
+from common.model.hf.layers import bring, linear_weights
+from common.model.hf.model import config_of, model_of
 from common.model.hf.parts import llama_of
 from common.model.hf.shape import body_of, lacks
-from common.model.llama import Llama
 from common.model.loader import LoadedModel
 
 
@@ -30,11 +30,11 @@ def load(path: Path, target: LoadedModel) -> AssistantWeights:
         ModelError: Missing, corrupt, unsupported or made for another target; says which file or
             what.
     """
-    report.have_logged()
-    config, _ = config_of(path)
+    config, said = config_of(path)
     _check_target(path, config, target)
     sources = _last_with_keys(path, target)
-    model: Any = weights_of(path, config, target.dtype).eval().requires_grad_(False)
+    weight_files.check_access(path)
+    model: Any = bring(model_of(path, config, said, target.dtype), target.device)
     layers = body_of(model).layers
     facts = Facts(
         kind=type(model).__name__,
@@ -47,19 +47,22 @@ def load(path: Path, target: LoadedModel) -> AssistantWeights:
         eos_token_ids=(),
         dtype=target.dtype,
     )
-    if problem := lacks(model, facts):
+    among = model.masked_embedding
+    products = [model.pre_projection, model.post_projection, *([among.centroids] if among else [])]
+    odd = any(linear_weights(each) is None for each in products)
+    if problem := "its projections are not plain ones" if odd else lacks(model, facts):
         raise ModelError(f"{path}: this assistant cannot be served: {problem}")
     kinds = [layer.self_attn.layer_type for layer in layers]
     if missing := [kind for kind in kinds if kind not in sources]:
         raise ModelError(f"{path}: reads keys of {missing[0]}, of which {target.name} has none")
-    llama = llama_of(model.to(target.device), facts)
+    llama = llama_of(model, facts, keyless=True)
     return AssistantWeights(
         llama=llama,
         layers=[*llama.layers],
-        seen=[sources[kind] for kind in kinds],
-        before=linear_of(model.pre_projection),
-        behind=linear_of(model.post_projection),
-        clusters=_clusters(path, model, llama),
+        sources=[sources[kind] for kind in kinds],
+        into=linear_of(model.pre_projection),
+        out_of=linear_of(model.post_projection),
+        clusters=None if among is None else _clusters(path, among),
     )
 
 
@@ -85,11 +88,8 @@ def _last_with_keys(path: Path, target: LoadedModel) -> dict[str, int]:
     return {kind: layer for layer, kind in enumerate(own)}
 
 
-def _clusters(path: Path, model: Any, llama: Llama) -> Clusters | None:
+def _clusters(path: Path, among: Any) -> Clusters:
     """What it guesses among."""
-    among = model.masked_embedding
-    if among is None:
-        return None
     tokens, count = among.token_ordering.long(), among.num_centroids
     if not torch.equal(tokens.sort().values, torch.arange(len(tokens), device=tokens.device)):
         raise ModelError(f"{path}: masked_embedding.token_ordering: must have each token once")
@@ -101,5 +101,4 @@ def _clusters(path: Path, model: Any, llama: Llama) -> Clusters | None:
     if taken not in range(1, count + 1):
         problem = f"must be 1 to num_centroids ({count}), not {taken}"
         raise ModelError(f"{path}/config.json: centroid_intermediate_top_k: {problem}")
-    tokens = tokens.view(count, -1).to(llama.embeddings.device)
-    return Clusters(linear_of(among.centroids), tokens, taken)
+    return Clusters(linear_of(among.centroids), tokens.view(count, -1), taken)

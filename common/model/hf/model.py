@@ -15,7 +15,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from common.errors import ModelError, first_line
 from common.model import weight_files
-from common.model.assistant import weights as assistant
+from common.model.assistant.checkpoint import KINDS
 from common.model.attention import AttentionContext
 from common.model.facts import Facts, ends
 from common.model.hf import attention, pictures, report
@@ -60,20 +60,12 @@ class HfModel:
         *,
         parallel: bool = False,
     ) -> None:
-        report.have_logged()
         config, said = config_of(directory)
         _check_architecture(config)
-        if not hasattr(config, "transformers_weights"):  # which names them otherwise
-            weight_files.check_form(directory)
-            check_stored(directory, weight_files.stored(directory), said)
-        model: Any = weights_of(directory, config, dtype, parallel=parallel)
-        pictures.blind(model)
-        self._model = model.eval().requires_grad_(False)
-        if widens(said):
-            even(self._model, model.config.get_text_config().dtype)
+        self._model: Any = model_of(directory, config, said, dtype, parallel=parallel)
         self._device, self._parallel = device, parallel
         self._there: list[Tensor] = []  # what has been brought
-        for part in [] if parallel else _tables(model):
+        for part in [] if parallel else _tables(self._model):
             self._there += bring(part, device, there=self._there).parameters()
         text = config.get_text_config()
         layers = attention.layers(self._model)
@@ -159,11 +151,12 @@ def ends_of(model: Any) -> tuple[int, ...]:
 
 
 def config_of(directory: Path) -> tuple[Any, dict[str, Any]]:
-    """A model's configuration, and what it says of weights held in fewer bits.
+    """A model's configuration, and what that says of weights held in fewer bits.
 
     Raises:
         ModelError: It cannot be used; says why.
     """
+    report.have_logged()
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         return config, widen(config)
@@ -175,7 +168,7 @@ def config_of(directory: Path) -> tuple[Any, dict[str, Any]]:
 def _check_architecture(config: Any) -> None:
     """Refuses what the engine cannot compute exactly."""
     kind = _kind(config)
-    if config.model_type in assistant.KINDS:
+    if config.model_type in KINDS:
         raise ModelError(
             f"{kind} cannot be served: it drafts with the keys of another model; give it as --eagle"
         )
@@ -208,20 +201,38 @@ def _check_architecture(config: Any) -> None:
             raise ModelError(f"{kind} cannot be served: {heads} heads for {groups} key/value heads")
 
 
-def weights_of(
-    directory: Path, config: Any, dtype: torch.dtype | None, *, parallel: bool = False
-) -> nn.Module:
-    """A model of `transformers` with its weights.
+def model_of(
+    directory: Path,
+    config: Any,
+    said: dict[str, Any],
+    dtype: torch.dtype | None,
+    *,
+    parallel: bool = False,
+) -> Any:
+    """A model of `transformers` with its weights, without what only pictures go through.
 
     Args:
         directory: Of its files.
         config: Its configuration.
+        said: What that says of weights held in fewer bits.
         dtype: Of the weights; None for what the files say.
         parallel: Whether the processes of `torch.distributed` split them.
 
     Raises:
         ModelError: They are missing, corrupt or not all there; says which.
     """
+    if not hasattr(config, "transformers_weights"):  # which names them otherwise
+        weight_files.check_form(directory)
+        check_stored(directory, weight_files.stored(directory), said)
+    model: Any = _weights(directory, config, dtype, parallel)
+    pictures.blind(model)
+    model.eval().requires_grad_(False)
+    if widens(said):
+        even(model, model.config.get_text_config().dtype)
+    return model
+
+
+def _weights(directory: Path, config: Any, dtype: torch.dtype | None, parallel: bool) -> nn.Module:
     attention.register()
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
     try:

@@ -78,13 +78,14 @@ class _Sizes(NamedTuple):
         return cls(heads, kv_heads, head_size_of(attention), _order(attention, turned))
 
 
-def llama_of(model: Any, facts: Facts) -> Llama:
+def llama_of(model: Any, facts: Facts, *, keyless: bool = False) -> Llama:
     """A model's parts.
 
     Args:
         model: Of `transformers`, of Llama's shape; its layers are taken out as they are given away,
             to where its embeddings are.
         facts: What is known of it.
+        keyless: Whether all of its layers see keys and values of another model.
     """
     inner = body_of(model)
     layers, embed = inner.layers, inner.embed_tokens
@@ -114,7 +115,7 @@ def llama_of(model: Any, facts: Facts) -> Llama:
         inner=max(inner_of(layer.mlp) for layer in layers),
         has_experts=any(map(has_experts, layers)),
         has_sinks=any(hasattr(layer.self_attn, "sinks") for layer in layers),
-        seen_of=_seen_of(layers),
+        seen_of={} if keyless else _seen_of(layers),
         latents=latents.sizes_of(attention) if latent else None,
         whole_norms=_norm_size(attention) > sizes[0].head,
         norms_values=type(attention).__name__ in _GEMMA4,
@@ -186,16 +187,15 @@ def _layer(layer: Any, rotary: int, sizes: _Sizes, scale: float) -> LlamaLayer:
 
 
 def _seen_of(layers: Any) -> dict[int, int]:
-    """Layers that see keys and values of an earlier one: of the last of their kind that has own.
-    Those of an assistant see another model's."""
+    """Layers that see keys and values of an earlier one: of the last of their kind that has own."""
     found, last = {}, dict[str, int]()
     for index, attention in enumerate(layer.self_attn for layer in layers):
         if not hasattr(attention, "is_kv_shared_layer"):
             return {}
-        if not attention.is_kv_shared_layer:
-            last[attention.layer_type] = index
-        elif attention.layer_type in last:
+        if attention.is_kv_shared_layer:
             found[index] = last[attention.layer_type]
+        else:
+            last[attention.layer_type] = index
     return found
 
 

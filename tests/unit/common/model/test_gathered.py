@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 )
 def test_groups_fit_and_have_every_text_once(ends: list[int], row_bytes: int) -> None:
     """Only one that is too long for any has its own, and none could be in the one before."""
-    found = groups(ends, row_bytes, CPU)
+    found = groups([end * row_bytes for end in ends], CPU)
     assert sorted(chain(*found)) == list(range(len(ends)))
     lengths = [[ends[text] for text in group] for group in found]
     assert [*chain(*lengths)] == sorted(ends)
@@ -34,7 +34,10 @@ def test_groups_fit_and_have_every_text_once(ends: list[int], row_bytes: int) ->
 def test_a_long_text_does_not_widen_short_ones() -> None:
     """As of a head of 8 times 128 in bfloat16."""
     ends = [100] * 16 + [128_000] + [100] * 15
-    assert groups(ends, 4096, CPU) == [[text for text in range(32) if text != 16], [16]]
+    assert groups([end * 4096 for end in ends], CPU) == [
+        [text for text in range(32) if text != 16],
+        [16],
+    ]
 
 
 @pytest.mark.parametrize(("end", "asked", "found"), [(4096, 0, 1), (8192, 1, 1), (32768, 1, 4)])
@@ -49,7 +52,7 @@ def test_a_device_with_room_has_larger_groups(
         return 2 * least
 
     monkeypatch.setattr(gathered, "gathered_bytes", gathered_bytes)
-    assert len(groups([end] * 16, 4096, CPU)) == found
+    assert len(groups([end * 4096] * 16, CPU)) == found
     assert asks == [CPU] * asked
 
 

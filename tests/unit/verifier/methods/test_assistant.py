@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from common.model.assistant.head import AssistantHead, Seen
+from common.model.assistant.head import AssistantHead, Ending
 from common.model.drafting_head import DraftingHead
 from common.model.loader import Dtype
 from common.model.runner import Runner
 from common.model.segment import Segment
+from common.model.tree import TokenTree
 from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Pair, eagle_of, runner
 from tests.tiny_models import LARGE_GEMMA4, VOCAB
 from tests.unit.common.model.assistant import files
 from verifier.config import EngineConfig
+from verifier.cost import StepCost
 from verifier.methods.assistant import AssistantProposer
+from verifier.proposer import Outcome
 
 pytestmark = pytest.mark.usefixtures("still")
 
@@ -58,13 +64,16 @@ class KnowingAssistant(AssistantHead):
         DraftingHead.__init__(self, None, vocab_size=VOCAB)
         self._texts, self._caches = texts, target.model_caches
         self._right, self._draw = right, random.Random(1)
+        self.asked = 0
+        """Times."""
         self.strange: list[str] = []
         """What was not as it has to be; raised it would only cost drafts."""
 
-    def groups(self, texts: Seq[Seen]) -> list[list[int]]:
+    def groups(self, texts: Seq[Ending]) -> list[list[int]]:
         return [[*range(len(texts))]]
 
-    def draft(self, texts: Seq[Seen]) -> Any:
+    def draft(self, texts: Seq[Ending]) -> Any:
+        self.asked += 1
         return KnowingDraft(self, [self._place(text) for text in texts])
 
     def guessed(self, places: Seq[tuple[Known, int]]) -> Tensor:
@@ -77,7 +86,7 @@ class KnowingAssistant(AssistantHead):
             )
         return logits
 
-    def _place(self, seen: Seen) -> tuple[Known, int]:
+    def _place(self, seen: Ending) -> tuple[Known, int]:
         end = len(seen.slots)
         for text in self._texts:
             if seen.token == text.ids[end : end + 1][0] and self._is(text, seen):
@@ -85,7 +94,7 @@ class KnowingAssistant(AssistantHead):
         self.strange.append(f"a text of {end}")
         return self._texts[0], end
 
-    def _is(self, text: Known, seen: Seen) -> bool:
+    def _is(self, text: Known, seen: Ending) -> bool:
         end = len(seen.slots)
         pairs = zip(text.keys, self._caches, strict=True)
         return torch.equal(seen.state, text.states[end - 1]) and all(
@@ -167,55 +176,118 @@ def test_the_text_is_that_of_plain_decoding(
     assert _texts(pair, method=method) == small.plain
 
 
+@pytest.mark.parametrize("method", ["eagle", "eagle+ngram", "draft+eagle"])
 @pytest.mark.parametrize("right", [1.0, 0.7])
-def test_it_sees_the_keys_and_states_of_its_text(right: float, small: Small) -> None:
+def test_it_sees_the_keys_and_states_of_its_text(method: str, right: float, small: Small) -> None:
     """As they are where the whole text is computed at once; so its guesses come true."""
     head = KnowingAssistant(small.known, small.target, right)
-    pair = Pair.make(small.target, eagle=head)
+    draft = runner(small.directory, small.dtype) if "draft" in method else None
+    pair = Pair.make(small.target, draft, eagle=head)
     heard = [
-        pair.submit(prompt, TOKENS, sampling=sampling, method="eagle", draft_tokens=4)
+        pair.submit(prompt, TOKENS, sampling=sampling, method=method, draft_tokens=4)
         for prompt, sampling in map(_case, range(CASES))
     ]
     pair.run()
     assert [one.ids for one in heard] == small.plain
     assert head.strange == []
+    assert head.asked > 0
     accepted = sum(one.events[-1].counts.accepted_tokens for one in heard)
-    assert accepted > CASES * TOKENS / 4
+    assert accepted > CASES * TOKENS / 5
 
 
-def test_beside_a_drafter_it_sees_nothing_else(small: Small) -> None:
-    """There it does not hear of every round."""
-    head = KnowingAssistant(small.known, small.target, 0.7)
-    pair = Pair.make(small.target, runner(small.directory, small.dtype), eagle=head)
-    assert _texts(pair, method="draft+eagle") == small.plain
+def test_later_turns_and_texts_that_are_cancelled(small: Small) -> None:
+    """Prefixes that were computed for others count as the text's own."""
+    head, draw = KnowingAssistant(small.known, small.target, 0.7), random.Random(0)
+    pair, heard = Pair.make(small.target, eagle=head), []
+    for index in range(2 * CASES):
+        prompt, sampling = _case(index % CASES)
+        method = draw.choice(["eagle", "plain"])
+        heard.append(pair.submit(prompt, TOKENS, sampling=sampling, method=method))
+        for _ in range(draw.randrange(3)):
+            pair.engine.step()
+        if draw.random() < 0.3:
+            pair.engine.cancel(draw.choice(heard).ticket)
+    pair.run()
+    for one, plain in zip(heard, small.plain * 2, strict=True):
+        assert one.ids == plain[: len(one.ids)]
+    assert 0 < sum(len(one.ids) == TOKENS for one in heard) < 2 * CASES
     assert head.strange == []
+    eagle = pair.engine.methods.single["eagle"]
+    assert isinstance(eagle, AssistantProposer)
+    assert not eagle._sessions
+    assert small.target.pool.blocks.held == 0
 
 
 def test_a_cache_that_is_too_small_for_all(small: Small) -> None:
     """Texts lose their keys and states on the way, and are computed again in pieces."""
     block = sum(layer[:16].nbytes for layer in small.target.pool.layers)
-    tight = runner(small.directory, small.dtype, kv_bytes=18 * block)
+    tight = runner(small.directory, small.dtype, kv_bytes=12 * block)
     knowing = KnowingAssistant(small.known, tight, 0.8)
     for head in (eagle_of(small.files, tight), knowing):
         pair = Pair.make(tight, config=SMALL, eagle=head)
         assert _texts(pair, method="eagle") == small.plain
+        assert pair.engine.preemptions > 0
     assert knowing.strange == []
 
 
-def test_an_assistant_that_fails_costs_drafts_only(
-    small: Small, monkeypatch: pytest.MonkeyPatch
+class FakeText:
+    """As much of a sequence as a proposer looks at."""
+
+    def __init__(self, ids: list[int], slots: int) -> None:
+        self.ids, self.finished, self.room = ids, False, 100
+        self.lease = SimpleNamespace(slots=np.arange(slots))
+        self.request = SimpleNamespace(draft_tokens=4, sampling=SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("grown", "slots", "drafts"), [(0, 4, True), (0, 9, True), (1, 9, False), (0, 3, False)]
+)
+def test_nothing_is_drafted_behind_what_it_has_no_state_or_keys_of(
+    grown: int, slots: int, drafts: bool
 ) -> None:
-    head, draw = KnowingAssistant(small.known, small.target, 0.8), random.Random(2)
-    works = KnowingAssistant.draft
+    """A text that went on without it, or gave its cache back."""
+    head = KnowingAssistant([], SimpleNamespace(model_caches=[]), 1.0)  # type: ignore[arg-type]
+    proposer: Any = AssistantProposer(head, StepCost(), 8)
+    text, tree = FakeText([5, 6, 7, 8, 9], slots), TokenTree(9)
+    output: Any = SimpleNamespace(states=torch.zeros(1, 3))
+    proposer.open(text)
+    proposer.observe(text, Outcome(tree, [9], [], [9], output))
+    text.ids += [3] * grown
+    with suppress(IndexError):  # it knows no text
+        proposer.propose(text, tree, 4)
+    assert (head.asked > 0) == drafts
 
-    def fails(self: KnowingAssistant, texts: Seq[Seen]) -> Any:
-        if draw.random() < 0.5:
-            raise RuntimeError("boom")
-        return works(self, texts)
 
-    monkeypatch.setattr(KnowingAssistant, "draft", fails)
-    pair = Pair.make(small.target, eagle=head)
-    found = pair.generate_all(map(_case, range(CASES)), TOKENS, method="eagle")
-    assert found == small.plain
-    assert pair.engine.failures.counts["draft"] > 0
-    assert head.strange == []
+def _fails(*_: object, **__: object) -> Any:
+    raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (KnowingAssistant, "draft"),
+        (KnowingDraft, "further"),
+        (KnowingAssistant, "top"),
+        (AssistantProposer, "open"),
+        (AssistantProposer, "propose"),
+        (AssistantProposer, "observe"),
+    ],
+)
+@pytest.mark.parametrize("small", ["small-bfloat16"], indirect=True)
+def test_an_assistant_that_fails_costs_drafts_only(
+    owner: type, name: str, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Always, and now and then."""
+    works, draw = getattr(owner, name), random.Random(2)
+    for always in (True, False):
+
+        def called(*args: Any, always: bool = always, **options: Any) -> Any:
+            return (_fails if always or draw.random() < 0.5 else works)(*args, **options)
+
+        head = KnowingAssistant(small.known, small.target, 0.8)
+        monkeypatch.setattr(owner, name, called)
+        pair = Pair.make(small.target, eagle=head)
+        found = pair.generate_all(map(_case, range(CASES)), TOKENS, method="eagle")
+        assert found == small.plain
+        assert pair.engine.failures.counts["draft"] > 0
+        assert head.strange == []

@@ -12,13 +12,23 @@ TARGET = "gemma4_text"
 KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
 
 
-def write(path: Path, target: Path, *, ordered: bool = False, **changes: Any) -> Path:
+def write(
+    path: Path,
+    target: Path,
+    *,
+    kind: str = "gemma4_assistant",
+    ordered: bool = False,
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> Path:
     """Writes one with random weights.
 
     Args:
         path: A directory to make.
         target: What it is for.
+        kind: Its type.
         ordered: Whether it guesses among tokens of a few clusters alone.
+        dtype: Of its weights.
         changes: Of its configuration.
     """
     text = AutoConfig.from_pretrained(target).get_text_config()
@@ -40,7 +50,7 @@ def write(path: Path, target: Path, *, ordered: bool = False, **changes: Any) ->
         "tie_word_embeddings": True,
     }
     config = AutoConfig.for_model(
-        "gemma4_assistant",
+        kind,
         **{
             "text_config": {**said, **own},
             "backbone_hidden_size": text.hidden_size,
@@ -63,5 +73,5 @@ def write(path: Path, target: Path, *, ordered: bool = False, **changes: Any) ->
                 buffer.fill_(0.8)
             elif name.endswith("token_ordering"):
                 buffer.copy_(torch.randperm(len(buffer)))
-    model.save_pretrained(path)
+    model.to(dtype).save_pretrained(path)
     return path

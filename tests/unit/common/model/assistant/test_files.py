@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common.errors import ModelError
+from common.model.eagle import checkpoint as eagle_checkpoint
 from common.model.loader import load
 from tests import tiny_models
 from tests.inprocess import eagle_of, runner
@@ -33,6 +34,15 @@ def _says(**changes: object) -> Change:
 
 def _lacks(path: Path) -> None:
     _rewrite(path, lambda tensors: tensors.pop("pre_projection.weight"))
+
+
+def _is_of_eight_bits(path: Path) -> None:
+    name = "pre_projection.weight"
+    _rewrite(path, lambda tensors: tensors.update({name: tensors[name].to(torch.float8_e4m3fn)}))
+
+
+def _is_pickled(path: Path) -> None:
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
 
 
 def _repeats(path: Path) -> None:
@@ -59,6 +69,8 @@ def _rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) ->
         (_repeats, "token_ordering: must have each token once"),
         (_lacks, "pre_projection.weight"),
         (lambda path: (path / "model.safetensors").unlink(), "model.safetensors"),
+        (_is_pickled, "what pytorch_model.bin holds is not read"),
+        (_is_of_eight_bits, "pre_projection.weight"),
         (lambda path: (path / "config.json").unlink(), "config.json: cannot be read"),
     ],
 )
@@ -100,6 +112,14 @@ def test_one_whose_layers_see_keys_that_there_are_none_of(tmp_path: Path) -> Non
     target = tiny_models.save(files.TARGET, tmp_path / "target", **changes)
     with pytest.raises(ModelError, match="reads keys of sliding_attention, of which target has"):
         eagle_of(path, runner(target))
+
+
+def test_it_is_no_eagle_head(tmp_path: Path) -> None:
+    """As which training measures one."""
+    target = tiny_models.save(files.TARGET, tmp_path / "target")
+    path = files.write(tmp_path / "assistant", target)
+    with pytest.raises(ModelError, match="model_type: an assistant, which is no EAGLE head"):
+        eagle_checkpoint.load(path, hidden_size=48, vocab_size=tiny_models.VOCAB, layers=4)
 
 
 def test_it_is_no_model_of_its_own(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from common.model.assistant.head import AssistantHead, Seen
+from common.model.assistant.head import AssistantHead, Ending
 from common.model.drafting_head import DraftingHead
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -21,6 +21,7 @@ from tests.tiny_models import LARGE_GEMMA4
 from tests.unit.common.model.assistant import files
 
 IDS = 200  # which clusters of one size have
+_EYE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16}
 LENGTHS = (5, 30, 100)
 """Of texts, one longer than the window, which is 40."""
 
@@ -35,12 +36,14 @@ class Case(NamedTuple):
 
 
 def _case(folder: Path, *, kind: str = files.TARGET, ordered: bool = False, **changes: Any) -> Case:
+    """Of a type, and an assistant of the like."""
     directory = folder / "target"
     changes = {"vocab_size": IDS, **changes}
     if kind == files.TARGET:
         changes["vocab_size_per_layer_input"] = IDS
     their_target = tiny_models.stirred(kind, directory, **changes)
-    path = files.write(folder / "assistant", directory, ordered=ordered)
+    own = "gemma4_unified_assistant" if "unified" in kind else "gemma4_assistant"
+    path = files.write(folder / "assistant", directory, kind=own, ordered=ordered)
     theirs = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager"
     )
@@ -54,14 +57,14 @@ def _text(length: int) -> list[int]:
     ).tolist()
 
 
-def _seen(target: Runner, ids: Seq[int]) -> Seen:
+def _seen(target: Runner, ids: Seq[int]) -> Ending:
     """What a target that was shown all but the last token knows of a text."""
     end = len(ids) - 1
     slots = target.pool.lease(end).slots[:end]
     half = end // 2
     target.forward([Segment(ids[:half], 0, slots, wanted=[half - 1])])
     found = target.forward([Segment(ids[half:end], half, slots, wanted=[end - half - 1])])
-    return Seen(found.states[0], ids[-1], slots)
+    return Ending(found.states[0], ids[-1], slots)
 
 
 @torch.inference_mode()
@@ -130,13 +133,49 @@ def test_guesses_are_those_of_transformers(
     _close(draft.further([2], [3])[0], other[4])
 
 
+def test_a_target_that_sees_pictures_keeps_its_keys_alike(tmp_path: Path) -> None:
+    """Whose configuration has its text's within; as published ones have. In bfloat16, as these are
+    written, with int8 too: what comes out is near."""
+    text = {**tiny_models.MORE[files.TARGET], "vocab_size": IDS, "vocab_size_per_layer_input": IDS}
+    config = AutoConfig.for_model(
+        "gemma4", text_config=text, vision_config=_EYE, audio_config=None, image_token_id=1
+    )
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "target")
+    path = files.write(tmp_path / "assistant", tmp_path / "target", dtype=torch.bfloat16)
+    found = []
+    for dtype, quantize in (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")):
+        target = runner(tmp_path / "target", dtype, quantize=quantize)
+        draft = eagle_of(path, target).draft([_seen(target, _text(60))])
+        found.append(torch.cat((draft.logits, draft.further([0], [5]))))
+    for other in found[1:]:
+        assert float((other - found[0]).norm() / found[0].norm()) < 0.1
+
+
+def test_files_that_are_overwritten_afterwards_change_nothing(tmp_path: Path) -> None:
+    """Nor does one that is cut short end the process: weights are in no pages of a file."""
+    case = _case(tmp_path, ordered=True)
+    seen = _seen(case.target, _text(20))
+    before = case.head.draft([seen]).logits.clone()
+    file = tmp_path / "assistant" / "model.safetensors"
+    with file.open("r+b") as stream:
+        stream.write(bytes(file.stat().st_size))
+    assert torch.equal(case.head.draft([seen]).logits, before)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
 def test_texts_are_drafted_behind_in_groups_that_memory_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = _case(tmp_path)
+    case = _case(tmp_path, ordered=ordered)
     assert isinstance(case.head, AssistantHead)
     seen = [_seen(case.target, _text(length)) for length in (100, 20, 90)]
     assert case.head.groups(seen) == [[1, 2, 0]]
-    # Of a position the keys and values of 2 heads, of 16 and of 32 numbers in four bytes.
-    monkeypatch.setattr("common.model.gathered.MOST_BYTES", 2 * 90 * 2 * 2 * (16 + 32) * 4)
+    # Keys and values of 2 heads in four bytes, 32 numbers of all positions, 16 of those in the
+    # window; three times the logits, and the rows that 5 of 20 clusters have in the output layer.
+    size = 4 * 2 * 2 * (89 * 32 + 41 * 16) + 3 * IDS * 4 + ordered * IDS // 4 * 48 * 4
+    monkeypatch.setattr("common.model.gathered.MOST_BYTES", 2 * size)
     assert case.head.groups(seen) == [[1, 2], [0]]
+    monkeypatch.setattr("common.model.gathered.MOST_BYTES", 2 * size - 1)
+    assert case.head.groups(seen) == [[1], [2], [0]]
