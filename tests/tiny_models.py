@@ -219,6 +219,13 @@ def _seeing(kind: str, eye: dict[str, Any], **text: Any) -> dict[str, Any]:
 
 MORE: dict[str, dict[str, Any]] = {
     "dots1": {**_COMMON, **_SOME},
+    "ernie4_5_moe": {
+        **_COMMON,
+        "moe_num_experts": 4,
+        "moe_k": 2,
+        "moe_intermediate_size": 32,
+        "moe_num_shared_experts": 2,
+    },
     "exaone_moe": {
         **_COMMON,
         "num_experts": 4,

@@ -15,6 +15,7 @@ _MIXTURES = {
     "DeepseekV2Moe",
     "DeepseekV3MoE",
     "Dots1MoE",
+    "Ernie4_5_MoeSparseMoeBlock",
     "ExaoneMoeSparseMoEBlock",
     "FlexOlmoSparseMoeBlock",
     "Glm4MoeLiteMoE",
@@ -50,6 +51,7 @@ _BESIDE = "Gemma4TextRouter"
 
 _SUMMED = {
     _BESIDE,
+    "Ernie4_5_MoeTopKRouter",
     "GptOssTopKRouter",
     "HYV3TopKRouter",
     "MiniMaxM2TopKRouter",
@@ -177,10 +179,9 @@ def _mixture(mixture: Any) -> Mixture:
     bias = getattr(router, "bias", None)
     if hasattr(mixture, "shared_expert_gate"):
         scores.append(linear_of(mixture.shared_expert_gate).weight.to(scores[0].dtype))
-    favours = getattr(mixture, "e_score_correction_bias", None)
     return Mixture(
         router=Linear(torch.cat(scores), None if bias is None else bias.data),
-        favours=getattr(router, "e_score_correction_bias", favours),
+        favours=_favours(mixture),
         experts=_experts(mixture.experts),
         shared=None if shared is None else _mlp(shared),
         chosen=_chosen(router),
@@ -207,6 +208,16 @@ def _scores(router: Any) -> Tensor:
     """What a router makes scores by."""
     weight: Tensor = router.proj.weight if type(router).__name__ == _BESIDE else router.weight
     return weight
+
+
+def _favours(mixture: Any) -> Tensor | None:
+    """What is added to scores when some are chosen; whoever has it."""
+    router = _router(mixture)
+    for part in (router, getattr(router, "moe_statics", None), mixture):
+        found: Tensor | None = getattr(part, "e_score_correction_bias", None)
+        if found is not None:
+            return found.data.flatten()
+    return None
 
 
 def _chosen(router: Any) -> int:

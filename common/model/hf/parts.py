@@ -49,7 +49,13 @@ _SEE_ALIKE = {
 }
 """Attention classes whose layers have the window of the configuration, where they have one."""
 
-_NEIGHBOURS = {"Ernie4_5Attention", "Glm4Attention", "GlmAttention", "HeliumAttention"}
+_NEIGHBOURS = {
+    "Ernie4_5Attention",
+    "Ernie4_5_MoeAttention",
+    "Glm4Attention",
+    "GlmAttention",
+    "HeliumAttention",
+}
 """Attention classes whose rotary embeddings turn numbers that stand side by side."""
 
 _GROWTH = "llama_4_scaling_beta", "original_max_position_embeddings"

@@ -39,6 +39,7 @@ LAYERS = {
     "DeepseekV3DecoderLayer": _Norms(),
     "Dots1DecoderLayer": _Norms(),
     "Ernie4_5DecoderLayer": _Norms(),
+    "Ernie4_5_MoeDecoderLayer": _Norms(),
     "Exaone4DecoderLayer": _BEHIND,
     "ExaoneMoeDecoderLayer": _Norms(),
     "FlexOlmoDecoderLayer": _BEHIND,

@@ -55,6 +55,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"n_group": 1, "rope_interleave": False, "attention_bias": True, "q_lora_rank": None},
     ),
     "glm4_moe_lite": ("glm4_moe_lite", {"routed_scaling_factor": 2.5}),
+    "ernie4_5_moe": ("ernie4_5_moe", {}),
+    "ernie4_5_moe-alone": ("ernie4_5_moe", {"moe_num_shared_experts": 0}),
     "exaone_moe": ("exaone_moe", {"num_shared_experts": 2, "routed_scaling_factor": 2.5}),
     "gpt_oss": ("gpt_oss", {}),
     "gpt_oss-other": (
