@@ -24,7 +24,8 @@ from verifier.drafting.link import Branch, Ended, Opening, RoundKey
 from verifier.drafting.meter import PairMeter
 from verifier.drafting.news import DraftNews
 from verifier.engine import Engine
-from verifier.heads import Head, head_for, load_head, load_heads, runner_options
+from verifier.heads import head_for, load_head, load_heads, runner_options
+from verifier.methods import Head
 from verifier.sequence import Event, Request
 
 ADDRESS = "in-process"

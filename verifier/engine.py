@@ -28,10 +28,9 @@ from verifier.drafting.link import LinkSource
 from verifier.failures import Failures
 from verifier.gates.crowd import Crowd
 from verifier.gauges import Gauges, Load
-from verifier.heads import Head
 from verifier.intake import Intake
 from verifier.lives import Lives
-from verifier.methods import Methods, Parts
+from verifier.methods import Head, Methods, Parts
 from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.rolling import Rolling

@@ -25,12 +25,10 @@ from common.model.loader import LoadedModel
 from common.model.medusa.heads import MedusaHeads, head_dtype
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, room_for
 from common.model.runner import Runner
+from verifier.methods import Head
 
 Weights = EagleWeights | AssistantWeights
 """Of a head that goes on from its model's states."""
-
-Head = EagleHead | AssistantHead
-"""It, ready to draft."""
 
 _log = logging.getLogger(__name__)
 

@@ -23,8 +23,9 @@ from verifier import metrics
 from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
-from verifier.heads import Head, head_for, load_head, load_heads, runner_options
+from verifier.heads import head_for, load_head, load_heads, runner_options
 from verifier.links import DrafterLinks
+from verifier.methods import Head
 from verifier.service import VerifierService, status
 from verifier.sessions import Sessions
 

@@ -1,8 +1,10 @@
-"""An EAGLE-3 head on CUDA guesses what it does on the processor, and the text is the plain one."""
+"""An EAGLE-3 head on CUDA guesses what it does on the processor, and the text is the plain one, as
+with an assistant."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Pair, eagle_of, runner
 from tests.tiny_models import VOCAB
+from tests.unit.common.model.assistant import files as assistant_files
 from tests.unit.verifier.methods import eagle_files
 
 pytestmark = [
@@ -62,12 +65,23 @@ def test_guesses_are_those_of_the_processor(
         assert (one - other).abs().max() < most
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma4_text", "phi"])
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("llama", eagle_files.write),
+        ("gemma2", eagle_files.write),
+        ("gemma4_text", eagle_files.write),
+        ("gemma4_text", assistant_files.write),
+        ("phi", eagle_files.write),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_text_is_the_plain_one(kind: str, dtype: Dtype, tmp_path: Path) -> None:
+def test_text_is_the_plain_one(
+    kind: str, write: Callable[[Path, Path], Path], dtype: Dtype, tmp_path: Path
+) -> None:
     """Alone and beside others, greedy and drawn, with penalties; whatever the head was shown."""
     directory = tiny_models.save(kind, tmp_path / "target")
-    files = eagle_files.write(tmp_path / "head", directory)
+    files = write(tmp_path / "head", directory)
     target = runner(directory, dtype, device="cuda", eagle=files)
     head = eagle_of(files, target)
     draw = random.Random(2)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.model.assistant.head import AssistantHead
+from common.model.eagle.head import EagleHead
 from common.model.medusa.heads import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
 from verifier.drafting.link import LinkSource
 from verifier.gates.crowd import Crowd
 from verifier.gates.gated import GatedProposer
-from verifier.heads import Head
 from verifier.methods.assistant import AssistantProposer
 from verifier.methods.draft import DraftProposer
 from verifier.methods.eagle import EagleProposer
@@ -25,6 +25,9 @@ from verifier.pool.config import LookaheadConfig
 from verifier.pool.shared import SharedPools
 from verifier.proposer import Proposer, Reader, Remote, Waiting
 from verifier.sequence import Sequence
+
+Head = EagleHead | AssistantHead
+"""What goes on from the target's states by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
