@@ -28,16 +28,13 @@ _MOST_SHOWN = 64
 class _Session(HeadSession):
     marks: TextMarks = field(kw_only=True)
     position: int = 0  # of the first row that it was shown and whose key is not written
+    end: int = 0  # behind the last that it was shown
     shown: list[Tensor] = field(default_factory=list)  # states of rows from there on
-
-    @property
-    def end(self) -> int:
-        """Position behind the last row that it was shown."""
-        return self.position + sum(map(len, self.shown))
 
     def show(self, position: int, states: Tensor) -> None:
         """Shows it rows, which follow those that it was shown."""
         self.position = self.position if self.shown else position
+        self.end = position + len(states)
         whole = states.untyped_storage().nbytes() == states.nbytes
         self.shown.append(states if whole else states.clone())  # a view would keep all of its pass
 
