@@ -106,7 +106,7 @@ class Lives:
         sequence.gone = True
         self._scheduler.remove(sequence)
         if sequence.begun:
-            self._totals.end()
+            self._totals.end(started=sequence.counts.rounds > 0)
             self._methods.of(sequence).close(sequence)
 
     def _learn(self, sequence: Sequence) -> None:

@@ -47,6 +47,8 @@ class Totals:
     def __init__(self) -> None:
         self.sequences = 0
         """That have begun and not ended."""
+        self.starting = 0
+        """Those of them whose prompt is still to be computed."""
         self.idle_s = 0.0
         """Seconds in which there were none, before those that there are."""
         self._idle_since = time.monotonic()
@@ -66,15 +68,22 @@ class Totals:
         if not self.sequences:
             self.idle_s += time.monotonic() - self._idle_since
         self.sequences += 1
+        self.starting += 1
 
-    def end(self) -> None:
-        """Counts one that began and is over."""
+    def end(self, *, started: bool) -> None:
+        """Counts one that began and is over.
+
+        Args:
+            started: Whether its prompt was computed.
+        """
         self.sequences -= 1
+        self.starting -= not started
         if not self.sequences:
             self._idle_since = time.monotonic()
 
     def prompt(self, tokens: int, cached: int) -> None:
         """Counts a prompt that has been computed."""
+        self.starting -= 1
         self.prompt_tokens += tokens
         self.cached_tokens += cached
 

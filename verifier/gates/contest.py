@@ -11,8 +11,9 @@ from __future__ import annotations
 _WORTH = 1.02
 """What it has to gain: less is as likely luck, and costs whoever is not measured here."""
 
-_NEWS, _TRIAL_NEWS = 0.2, 0.5
-"""Weight of a window in what its mode is worth: of the mode that goes on, of one on trial."""
+_NEWS, _TRIAL_NEWS = 0.2, 0.85
+"""Weight of a window in what its mode is worth: of the mode that goes on, and of one on trial. Its
+other windows are long past, and that of a bad start would be held against it for minutes."""
 
 _TRY_AFTER, _TRY_AFTER_MOST = 8, 128
 """Windows before the mode that lost is tried again: at least, and at most."""

@@ -31,6 +31,11 @@ class Crowd:
         return self._totals.sequences
 
     @property
+    def starting(self) -> int:
+        """Those of them whose prompt is still to be computed."""
+        return self._totals.starting
+
+    @property
     def tokens(self) -> int:
         """Committed so far."""
         return self._totals.tokens

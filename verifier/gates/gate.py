@@ -33,8 +33,8 @@ _LONG_WINDOW_S, _LEAST_TOKENS = 1.5, 64
 _SHORTEST_WINDOW_S, _SOME_TOKENS = 0.1, 128
 """And at once where so much is far less than in the other mode: that is what trials cost."""
 
-_JOINING_S = 1.0
-"""Drafts are not waited for any longer before the window begins."""
+_STARTING_S, _JOINING_S = 0.3, 1.0
+"""Prompts, and drafts, are not waited for any longer before the window begins."""
 
 _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
@@ -75,7 +75,7 @@ class Gate:
         self._turns = 0  # that had been begun then
         self._joined = 0  # drafts since, and texts for which none was worth it
         self._joining = False  # until there are enough of them
-        self._settling = False  # until a window has passed: texts that begin are computed first
+        self._starting = False  # until prompts of what made the load are computed
 
     def drafting(self, sequences: int, now: float) -> bool:
         """Whether to draft.
@@ -96,10 +96,13 @@ class Gate:
             self._crowd.give(self)
             return True
         if level != self._level or absent:  # what was counted so far belongs to no load
-            self._start(level, now, settling=True)
-        elif self._joining:
-            if self._joined >= sequences or now - self._since >= _JOINING_S:
-                self._joining, self._since, self._before = False, now, self._crowd.tokens
+            self._start(level, now, starting=True)
+        elif self._joining or self._starting:
+            waited = now - self._since
+            self._joining &= self._joined < sequences and waited < _JOINING_S
+            self._starting &= self._crowd.starting > 0 and waited < _STARTING_S
+            if not self._joining and not self._starting:
+                self._since, self._before = now, self._crowd.tokens
         elif self._over(now - self._since):
             self._end(now)
             self._start(level, now)
@@ -141,14 +144,14 @@ class Gate:
     def _end(self, now: float, least_s: float = 0.0) -> None:
         """Takes the window, if it tells something and has lasted so long at least."""
         seconds = now - self._since
-        tells = self._level and not self._joining and not self._settling
+        tells = self._level and not self._joining and not self._starting
         if tells and seconds >= least_s and self._turns == self._crowd.turns:
             lead = (self._since - self._begun) / seconds
             self._levels[self._level].learn(self._mode, self._tokens / seconds, lead)
 
-    def _start(self, level: int, now: float, *, settling: bool = False) -> None:
+    def _start(self, level: int, now: float, *, starting: bool = False) -> None:
         before = self._mode and level == self._level
-        self._settling = settling
+        self._starting = starting
         contest = self._levels.setdefault(level, Contest(first=self._first))
         self._mode = contest.next_mode(self._guess(level))
         self._crowd.give(self)

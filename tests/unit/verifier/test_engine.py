@@ -61,7 +61,11 @@ def test_blocks_add_up_after_any_mix(seed: int, tight: Runner, twin: Runner) -> 
             for slot in sequence.lease.slots
         }
         assert tight.pool.blocks.held == len(held)
+        running, totals = pair.engine._scheduler.running, pair.engine.totals
+        first = sum(not sequence.counts.rounds for sequence in running)
+        assert first <= totals.starting <= totals.sequences  # some may have given way
     pair.run()
+    assert (totals.starting, totals.sequences) == (0, 0)
 
 
 def test_who_waits_for_its_turn_drafts_nothing_and_takes_nothing_of_drafters(

@@ -29,6 +29,16 @@ def test_prompts() -> None:
     assert (totals.prompt_tokens, totals.cached_tokens) == (30, 16)
 
 
+def test_texts_whose_prompt_is_still_to_be_computed() -> None:
+    totals = Totals()
+    for _ in range(3):
+        totals.begin()
+    totals.prompt(10, 0)
+    totals.end(started=True)
+    totals.end(started=False)
+    assert (totals.starting, totals.sequences) == (1, 1)
+
+
 def test_time_without_sequences_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
@@ -38,7 +48,7 @@ def test_time_without_sequences_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
         totals.begin()
         totals.begin()
         clock.now += lasting_s
-        totals.end()
+        totals.end(started=True)
         clock.now += lasting_s
-        totals.end()
+        totals.end(started=True)
     assert (totals.sequences, totals.idle_s) == (0, 3.5)

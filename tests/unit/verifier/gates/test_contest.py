@@ -86,7 +86,7 @@ def test_the_way_to_a_trial_counts_though_the_trial_goes_on() -> None:
         contest.learn(True, 0.9, lead)
         while not contest.next_mode():
             contest.learn(False, 1.0)
-        for rate in (1.2, 1.2, 0.6):
+        for rate in (1.2, 1.2, 0.9):
             assert contest.next_mode()
             contest.learn(True, rate, lead if rate > 1 and contest._led == 0 else 0.0)
         rests.append(0)

@@ -167,10 +167,10 @@ def test_drafts_that_never_come_are_not_waited_for() -> None:
 def test_a_bad_start_is_made_up_for() -> None:
     """The machine was busy with something else in the first window; drafts would pay."""
     gate, drafted = Alone(first=True), 0
-    for step in range(6000):
+    for step in range(9000):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, (1 if step < 75 else 12) if on else 8, drafts=on)
-        drafted += on and step >= 3000
+        drafted += on and step >= 6000
     assert drafted > 0.9 * 3000
 
 
@@ -184,11 +184,12 @@ def test_a_pause_is_part_of_no_window(first: bool) -> None:
     assert gate._levels[3].rates == rates
 
 
-@pytest.mark.parametrize("taken", [None, 40, 75])
+@pytest.mark.parametrize("taken", [None, 10, 40])
 def test_another_ones_trial_is_part_of_no_window(taken: int | None) -> None:
-    """Of 50 steps each the second window is the first that counts."""
+    """The first begins with step 20 and has 50."""
     gate = Alone(first=False, foretell=lambda sequences: False)
-    for step in range(110):
+    for step in range(80):
+        gate.totals.starting = int(step < 20)
         assert not gate.drafting(8, step * STEP_S)
         _round(gate, 8, 16, drafts=False)
         if step == taken:
@@ -213,13 +214,22 @@ def test_a_turn_that_nobody_gives_back_is_over_in_time() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_what_begins_a_load_is_part_of_no_window(first: bool) -> None:
-    """Prompts are computed, and nothing else for as long."""
+@pytest.mark.parametrize("steps", [1, 20, 70])
+def test_prompts_that_begin_a_load_are_part_of_no_window(first: bool, steps: int) -> None:
+    """Nothing else is computed for as long, and not much with the last."""
     gate = Alone(first=first)
     for step in range(750):
         on = gate.drafting(8, step * STEP_S)
-        _round(gate, 8, 0 if step < 20 else 12 if on else 8, drafts=on)
+        _round(gate, 8, 0 if step < steps else 12 if on else 8, drafts=on)
+        gate.totals.starting = max(steps - 1 - step, 0)
     assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_prompts_that_come_all_the_time_are_not_waited_for(first: bool) -> None:
+    gate = Alone(first=first)
+    gate.totals.starting = 1
+    assert 0.0 < _run(gate, 8, with_drafts=7, without=8) < 0.15
 
 
 def test_a_load_that_changes_within_a_window_teaches_nothing() -> None:
