@@ -16,11 +16,11 @@ Gates of several methods take turns to try something: else each would see what a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from verifier.gates.contest import Contest
 from verifier.gates.crowd import Crowd
+from verifier.gates.load import LoadLevel
 
 _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.2, 512
@@ -39,11 +39,8 @@ _STARTING_S, _JOINING_S = 0.3, 1.0
 _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
 
-_LOAD_S = 0.2
-"""Over which the number of sequences is averaged."""
-
 _LOOKED_AT_S = 0.002
-"""Between two looks at it: all sequences of a step ask."""
+"""Between two looks at the load: all sequences of a step ask."""
 
 
 class Gate:
@@ -66,7 +63,7 @@ class Gate:
     ) -> None:
         self._crowd, self._first, self._foretell = crowd, first, foretell
         self._levels: dict[int, Contest] = {}
-        self._sequences, self._counted = 0.0, 0.0  # of the engine lately, and when that was
+        self._load = LoadLevel()
         self._level = 0  # of the window now open; 0 where there is none
         self._mode = True
         self._begun, self._since = 0.0, 0.0  # its mode, and the window itself
@@ -84,11 +81,12 @@ class Gate:
             sequences: That could, of this proposer.
             now: Seconds, of the monotonic clock.
         """
-        if self._level and self._counted <= now < self._counted + _LOOKED_AT_S:
+        seen_at = self._load.seen_at
+        if self._level and seen_at <= now < seen_at + _LOOKED_AT_S:
             return self._mode
-        absent = now >= self._counted + _ABSENT_S
+        absent = now >= seen_at + _ABSENT_S
         self._skip(self._crowd.idle_s)
-        level = self._load(now)
+        level = self._load.see(self._crowd.sequences, now)
         if level != self._level and not absent and self._tokens >= _SOME_TOKENS:
             self._end(now, _SHORT_WINDOW_S)
         if not level:
@@ -116,16 +114,6 @@ class Gate:
     def _tokens(self) -> int:
         """Of the window, so far."""
         return self._crowd.tokens - self._before
-
-    def _load(self, now: float) -> int:
-        """The kind of load: the power of two nearest to the sequences of late; 0 is one alone."""
-        sequences = self._crowd.sequences
-        if sequences >= 2 * self._sequences:  # more is more at once, less may be a gap
-            self._sequences = sequences
-        news = 1 - math.exp(-max(now - self._counted, 0.0) / _LOAD_S)
-        self._sequences += news * (sequences - self._sequences)
-        self._counted = now
-        return round(math.log2(max(self._sequences, 1.0)))
 
     def _over(self, seconds: float) -> bool:
         """Whether a window that has lasted so long tells enough."""

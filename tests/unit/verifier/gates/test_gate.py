@@ -310,6 +310,36 @@ def test_who_is_alone_after_a_load_drafts_again() -> None:
     assert all(alone[200:])
 
 
+@pytest.mark.parametrize(
+    ("many", "idle_s", "most_s"),
+    [
+        pytest.param(16, 0.0, 0.06, id="the last of sixteen"),
+        pytest.param(4, 0.0, 0.06, id="the last of four"),
+        pytest.param(4, 0.1, 0.06, id="after a pause"),
+        pytest.param(2, 0.0, 0.2, id="of two one may be missing for a moment"),
+    ],
+)
+def test_who_is_left_alone_drafts_soon(many: int, idle_s: float, most_s: float) -> None:
+    gate = Alone(first=False)
+    _run(gate, many, with_drafts=7, without=8, steps=500)
+    assert not gate.drafting(many, 500 * STEP_S)
+    began = 501 * STEP_S + idle_s
+    off = [not gate.drafting(1, began + step * STEP_S) for step in range(100)]
+    assert 0 < sum(off) * STEP_S < most_s
+    assert off == sorted(off, reverse=True)
+
+
+def test_the_first_of_many_is_not_alone() -> None:
+    """Bursts follow one another after a pause: their texts come one by one."""
+    gate, now = Alone(first=False, foretell=lambda sequences: False), 0.0
+    for burst in range(20):
+        for step in range(60):
+            assert not gate.drafting(1 if step < 5 else 16, now) or not burst
+            _round(gate, 16, 16, drafts=False)
+            now += STEP_S
+        now += 0.2
+
+
 @pytest.mark.parametrize("texts", [1, 4])
 def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -> None:
     """Steps take a third longer with them, and others, who pay for that, have other methods."""
