@@ -110,6 +110,10 @@ class Gate:
         """Takes note of a draft, or of a text for which none is worth it."""
         self._joined += 1
 
+    def left(self) -> None:
+        """Takes note that no sequence is there now: others may try something."""
+        self._crowd.give(self)
+
     @property
     def _tokens(self) -> int:
         """Of the window, so far."""

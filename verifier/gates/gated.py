@@ -25,9 +25,13 @@ class GatedProposer(Proposer):
         inner: Drafts.
         crowd: All sequences of the engine.
         cost: Of the engine's steps.
+        remote: Whether drafts come from elsewhere, a while after they are asked for at first.
     """
 
-    def __init__(self, inner: Proposer, crowd: Crowd, cost: StepCost) -> None:
+    def __init__(
+        self, inner: Proposer, crowd: Crowd, cost: StepCost, *, remote: bool = False
+    ) -> None:
+        self._remote = remote
         self._inner, self._gate = inner, Gate(crowd, first=True)
         self._crowd, self._cost = crowd, cost
         self._solos: dict[Sequence, Solo] = {}
@@ -54,7 +58,7 @@ class GatedProposer(Proposer):
             self._asked.add(sequence)
             nodes = len(tree)
             self._inner.propose(sequence, tree, budget)
-            if len(tree) > nodes:
+            if len(tree) > nodes or not self._remote:
                 self._gate.joined()
 
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
@@ -76,6 +80,8 @@ class GatedProposer(Proposer):
     def close(self, sequence: Sequence) -> None:
         """Closes it with the other."""
         self._solos.pop(sequence, None)
+        if not self._solos:
+            self._gate.left()
         self._asked.discard(sequence)
         self._inner.close(sequence)
 

@@ -151,7 +151,8 @@ class Methods:
             members = {name: self.single[name] for name in method.split("+")}
             hybrid = HybridProposer(members, self.parts.cost)
             self._waiting.append(hybrid)
-            return GatedProposer(hybrid, self.parts.crowd, self.parts.cost)
+            remote = "draft" in members
+            return GatedProposer(hybrid, self.parts.crowd, self.parts.cost, remote=remote)
         if method in _UNGATED:
             return self.single[method]
         return GatedProposer(self.single[method], self.parts.crowd, self.parts.cost)

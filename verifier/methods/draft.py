@@ -164,6 +164,8 @@ class DraftProposer(Proposer):
         if session is not None:
             self.news.end(session)
             self._pairing.part(session)
+        if not self._sessions:
+            self._gate.left()
         self._scouts.over(sequence)
 
     def flush(self) -> None:

@@ -206,6 +206,13 @@ def test_who_is_alone_gives_the_turn_back() -> None:
     assert not gate._crowd.taken(object(), 400 * STEP_S)
 
 
+def test_who_has_no_text_left_gives_the_turn_back() -> None:
+    gate = Alone(first=True)
+    assert gate.drafting(8, 0.0)
+    gate.left()
+    assert not gate._crowd.taken(object(), 0.0)
+
+
 def test_a_turn_that_nobody_gives_back_is_over_in_time() -> None:
     crowd, gone, waiting = Crowd(Totals()), object(), object()
     assert crowd.take(gone, 10.0)

@@ -57,7 +57,9 @@ class Parts:
         self.method.observe(one, Outcome(TokenTree(9), [0], [], ids, output))
 
 
-def parts(patch: pytest.MonkeyPatch, sequences: int = 2, *, pays: bool = True) -> Parts:
+def parts(
+    patch: pytest.MonkeyPatch, sequences: int = 2, *, pays: bool = True, remote: bool = False
+) -> Parts:
     """Of an engine with so many sequences, beside which drafts pay or do not."""
     inner, totals = Inner(), Totals()
     totals.sequences = sequences
@@ -65,7 +67,8 @@ def parts(patch: pytest.MonkeyPatch, sequences: int = 2, *, pays: bool = True) -
     gate.drafting.return_value = pays
     patch.setattr(gated, "Gate", lambda crowd, first: gate)
     patch.setattr(gated, "Solo", lambda plain_s: solo)
-    return Parts(GatedProposer(inner, Crowd(totals), StepCost()), inner, gate, solo)
+    method = GatedProposer(inner, Crowd(totals), StepCost(), remote=remote)
+    return Parts(method, inner, gate, solo)
 
 
 @pytest.mark.parametrize("pays", [False, True])
@@ -85,14 +88,26 @@ def test_the_other_is_asked_where_drafts_pay(pays: bool, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
+@pytest.mark.parametrize("remote", [False, True])
 def test_the_gate_hears_of_drafts_that_were_made(
-    nodes: int, monkeypatch: pytest.MonkeyPatch
+    nodes: int, remote: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    each = parts(monkeypatch)
+    """And of texts for which none was: those that are still to come are waited for."""
+    each = parts(monkeypatch, remote=remote)
     each.inner.nodes = nodes
     each.method.open(one := sequence([1], 9))
     each.propose(one)
-    assert each.gate.joined.call_count == bool(nodes)
+    assert each.gate.joined.call_count == (bool(nodes) or not remote)
+
+
+def test_the_gate_hears_when_no_text_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = parts(monkeypatch)
+    each.method.open(one := sequence([1], 9))
+    each.method.open(other := sequence([1], 9))
+    each.method.close(one)
+    assert not each.gate.left.called
+    each.method.close(other)
+    assert each.gate.left.called
 
 
 def test_who_asks_for_a_length_gets_drafts(monkeypatch: pytest.MonkeyPatch) -> None:

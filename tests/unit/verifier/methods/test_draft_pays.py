@@ -165,6 +165,15 @@ def test_a_window_with_drafts_waits_for_no_text_that_is_to_have_none(clock: Cloc
     assert gate._joined > 1
 
 
+def test_others_may_try_something_once_no_text_is_left(clock: Clock) -> None:
+    table = Table(Link())
+    gate = table.proposer._gate = Found(pays=True)
+    assert gate._crowd.take(gate, clock.now)
+    assert not gate._crowd.take(object(), clock.now)
+    table.proposer.close(table.sequence)
+    assert gate._crowd.take(object(), clock.now)
+
+
 def test_a_drafter_that_is_too_far_away_for_any_text_is_probed_now_and_then(clock: Clock) -> None:
     """For a small share of the time: its mirrors and drafts would slow every text down."""
     link = Link()
