@@ -50,7 +50,8 @@ class Contest:
     """
 
     def __init__(self, *, first: bool) -> None:
-        self._first = first
+        self.first = first
+        """See the arguments."""
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
         self._leads = {False: 0.0, True: 0.0}  # to windows of each, since the last trial
@@ -74,7 +75,7 @@ class Contest:
         if guess is not None:
             believed = _TRY_AFTER if guess else _BELIEVED
             return guess if self._learned < believed else not guess
-        return self._first if self._first not in self.rates else not self._first
+        return self.first if self.first not in self.rates else not self.first
 
     @property
     def settled(self) -> bool | None:

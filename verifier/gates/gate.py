@@ -48,8 +48,9 @@ class Gate:
 
     Args:
         crowd: All sequences of the engine.
-        first: Whether a load's first window is with drafts. Not where what drafting begins outlasts
-            it: texts that begin together are many loads on their way.
+        first: Whether a load's first window is with drafts, but for one near to which they lose.
+            Not where what drafting begins outlasts it: texts that begin together are many loads on
+            their way.
         foretell: What is to be expected of drafts beside so many sequences, where no load has
             shown it: whether they pay, or None.
     """
@@ -145,6 +146,7 @@ class Gate:
         before = self._mode and level == self._level
         self._starting = starting
         contest = self._levels.setdefault(level, Contest(first=self._first))
+        contest.first = self._first and self._nearby(level)
         self._mode = contest.next_mode(self._guess(level))
         self._crowd.give(self)
         # Whose turn it is not does what it is sure of, and without drafts where that is nothing.
@@ -155,6 +157,17 @@ class Gate:
         self._level, self._begun, self._since = level, now, now
         self._before = self._crowd.tokens
         self._joined, self._joining = 0, self._mode and not before
+
+    def _nearby(self, level: int) -> bool:
+        """The better mode beside about as many, as far as is known: loads that are too short to
+        tell are as those around them."""
+        known = {
+            other: contest.verdict
+            for other, contest in self._levels.items()
+            if contest.verdict is not None
+        }
+        nearest = min(known, key=lambda other: (abs(other - level), -other), default=level)
+        return known.get(nearest, True)
 
     def _guess(self, level: int) -> bool | None:
         """What other loads say: what pays beside many pays beside few, and the other way round.

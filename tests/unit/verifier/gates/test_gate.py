@@ -94,6 +94,19 @@ def test_what_pays_beside_few_may_not_beside_many() -> None:
     assert len(gate._levels[3].rates) == 2, "both are tried at once"
 
 
+@pytest.mark.parametrize("pays", [False, True])
+def test_a_load_too_short_to_tell_is_as_those_around_it(pays: bool) -> None:
+    """What is left of sixteen texts that began together."""
+    gate, with_drafts = Alone(first=True), 24 if pays else 12
+    _run(gate, 16, with_drafts, without=16)
+    for burst in range(20):
+        for step in range(140):
+            on = gate.drafting(16 if step < 80 else 8, (12_000 + 140 * burst + step) * STEP_S)
+            _round(gate, 16, with_drafts if on else 16, drafts=on)
+        assert (gate._level, on) == (3, pays)
+    assert not gate._levels[3].rates
+
+
 @pytest.mark.parametrize(
     ("step_s", "tokens", "window_s"),
     [
