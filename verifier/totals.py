@@ -48,7 +48,7 @@ class Totals:
         self.sequences = 0
         """That have begun and not ended."""
         self.starting = 0
-        """Those of them whose prompt is still to be computed."""
+        """Those of them whose prompt is still to be computed, for the first time."""
         self.idle_s = 0.0
         """Seconds in which there were none, before those that there are."""
         self._idle_since = time.monotonic()

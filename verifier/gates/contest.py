@@ -49,7 +49,7 @@ class Contest:
         first: The mode of the first window.
     """
 
-    def __init__(self, *, first: bool) -> None:
+    def __init__(self, *, first: bool = True) -> None:
         self.first = first
         """See the arguments."""
         self.rates: dict[bool, float] = {}

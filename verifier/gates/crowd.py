@@ -5,7 +5,7 @@ from __future__ import annotations
 from verifier.totals import Totals
 
 _LONGEST_S = 3.0
-"""Whoever has not given the turn back by then has no texts any more."""
+"""By then a trial is over, or its texts wait for something else than tokens."""
 
 
 class Crowd:
@@ -57,7 +57,9 @@ class Crowd:
         """Whether another has the turn."""
         return self._turn not in (None, who) and now < self._until
 
-    def give(self, who: object) -> None:
-        """Gives the turn back, if it is theirs."""
-        if self._turn is who:
+    def give(self, who: object) -> bool:
+        """Gives the turn back, if it is theirs; whether it was."""
+        theirs = self._turn is who
+        if theirs:
             self._turn = None
+        return theirs

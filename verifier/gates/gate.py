@@ -33,8 +33,9 @@ _LONG_WINDOW_S, _LEAST_TOKENS = 1.5, 64
 _SHORTEST_WINDOW_S, _SOME_TOKENS = 0.1, 128
 """And at once where so much is far less than in the other mode: that is what trials cost."""
 
-_STARTING_S, _JOINING_S = 0.3, 1.0
-"""Prompts, and drafts, are not waited for any longer before the window begins."""
+_JOINING_S = 1.0
+"""Drafts are not waited for any longer before the window begins; prompts not for as long as one
+would last in which as much has come."""
 
 _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
@@ -48,7 +49,7 @@ class Gate:
 
     Args:
         crowd: All sequences of the engine.
-        first: Whether a load's first window is with drafts, but for one near to which they lose.
+        first: Whether a load's first window is with drafts, unless they lose beside about as many.
             Not where what drafting begins outlasts it: texts that begin together are many loads on
             their way.
         foretell: What is to be expected of drafts beside so many sequences, where no load has
@@ -71,6 +72,7 @@ class Gate:
         self._idle_s = 0.0  # nobody was there, when that was asked last
         self._before = 0  # tokens when it began
         self._turns = 0  # that had been begun then
+        self._gave = False  # its own away, with the window open
         self._joined = 0  # drafts since, and texts for which none was worth it
         self._joining = False  # until there are enough of them
         self._starting = False  # until prompts of what made the load are computed
@@ -83,11 +85,11 @@ class Gate:
             now: Seconds, of the monotonic clock.
         """
         seen_at = self._load.seen_at
-        if self._level and seen_at <= now < seen_at + _LOOKED_AT_S:
+        if self._level and not self._gave and seen_at <= now < seen_at + _LOOKED_AT_S:
             return self._mode
-        absent = now >= seen_at + _ABSENT_S
-        self._skip(self._crowd.idle_s)
-        level = self._load.see(self._crowd.sequences, now)
+        absent = self._lost_turn(now) or now >= seen_at + _ABSENT_S
+        idle_s = self._skip(self._crowd.idle_s)
+        level = self._load.see(self._crowd.sequences, now, idle_s)
         if level != self._level and not absent and self._tokens >= _SOME_TOKENS:
             self._end(now, _SHORT_WINDOW_S)
         if not level:
@@ -99,7 +101,9 @@ class Gate:
         elif self._joining or self._starting:
             waited = now - self._since
             self._joining &= self._joined < sequences and waited < _JOINING_S
-            self._starting &= self._crowd.starting > 0 and waited < _STARTING_S
+            if self._starting:
+                self._begun = now
+            self._starting &= self._crowd.starting > 0 and not self._lasted(waited)
             if not self._joining and not self._starting:
                 self._since, self._before = now, self._crowd.tokens
         elif self._over(now - self._since):
@@ -112,8 +116,8 @@ class Gate:
         self._joined += 1
 
     def left(self) -> None:
-        """Takes note that no sequence is there now: others may try something."""
-        self._crowd.give(self)
+        """Takes note that its proposer has no sequence now: others may try something."""
+        self._gave |= self._crowd.give(self)
 
     @property
     def _tokens(self) -> int:
@@ -127,12 +131,26 @@ class Gate:
             return seconds >= _SHORTEST_WINDOW_S
         if tokens >= _ENOUGH_TOKENS:
             return seconds >= _SHORT_WINDOW_S
-        return seconds >= (_WINDOW_S if tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
+        return self._lasted(seconds)
 
-    def _skip(self, idle_s: float) -> None:
+    def _lasted(self, seconds: float) -> bool:
+        """Whether a window of so many seconds is one of the usual length."""
+        return seconds >= (_WINDOW_S if self._tokens >= _LEAST_TOKENS else _LONG_WINDOW_S)
+
+    def _lost_turn(self, now: float) -> bool:
+        """Whether another took the turn while no sequence was here; else it is taken again."""
+        gave, self._gave = self._gave, False
+        if gave and self._turns == self._crowd.turns:
+            self._crowd.take(self, now)
+            self._turns = self._crowd.turns
+            return False
+        return gave
+
+    def _skip(self, idle_s: float) -> float:
         """Leaves out of the window what nobody was there for: clients pause between bursts."""
         idle, self._idle_s = idle_s - self._idle_s, idle_s
         self._begun, self._since = self._begun + idle, self._since + idle
+        return idle
 
     def _end(self, now: float, least_s: float = 0.0) -> None:
         """Takes the window, if it tells something and has lasted so long at least."""
@@ -145,7 +163,7 @@ class Gate:
     def _start(self, level: int, now: float, *, starting: bool = False) -> None:
         before = self._mode and level == self._level
         self._starting = starting
-        contest = self._levels.setdefault(level, Contest(first=self._first))
+        contest = self._levels.setdefault(level, Contest())
         contest.first = self._first and self._nearby(level)
         self._mode = contest.next_mode(self._guess(level))
         self._crowd.give(self)
@@ -159,15 +177,13 @@ class Gate:
         self._joined, self._joining = 0, self._mode and not before
 
     def _nearby(self, level: int) -> bool:
-        """The better mode beside about as many, as far as is known: loads that are too short to
-        tell are as those around them."""
-        known = {
-            other: contest.verdict
-            for other, contest in self._levels.items()
-            if contest.verdict is not None
-        }
-        nearest = min(known, key=lambda other: (abs(other - level), -other), default=level)
-        return known.get(nearest, True)
+        """The better mode beside about as many, with drafts where nothing is known: loads that are
+        too short to tell are as those around them."""
+        known = [other for other, contest in self._levels.items() if contest.verdict is not None]
+        if not known:
+            return True
+        nearest = min(known, key=lambda other: (abs(other - level), -other))
+        return bool(self._levels[nearest].verdict)
 
     def _guess(self, level: int) -> bool | None:
         """What other loads say: what pays beside many pays beside few, and the other way round.

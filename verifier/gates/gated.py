@@ -64,10 +64,10 @@ class GatedProposer(Proposer):
     def observe(self, sequence: Sequence, outcome: Outcome) -> None:
         """Tells the other, and whether it will be asked; not at once after a rest, from which there
         is no state to draft from."""
-        several = outcome.output is None
+        several, self._now = outcome.output is None, time.monotonic()
         self._solos[sequence].ended(
             len(outcome.ids),
-            time.monotonic(),
+            self._now,
             drafted=sequence in self._asked and not several,
             alone=self._crowd.sequences <= 1,
             passes=len(outcome.ids) if several else 1,

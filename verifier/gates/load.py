@@ -23,8 +23,14 @@ class LoadLevel:
         self._mean = 0.0
         self._many, self._alone_since = False, math.inf  # before one was alone
 
-    def see(self, sequences: int, now: float) -> int:
-        """The level, of so many sequences now."""
+    def see(self, sequences: int, now: float, idle_s: float = 0.0) -> int:
+        """The level, of what is there now.
+
+        Args:
+            sequences: How many.
+            now: Seconds, of the monotonic clock.
+            idle_s: Seconds in which there were none, since it was looked at last.
+        """
         if sequences >= 2 * self._mean:  # more is more at once, less may be a gap
             self._mean = sequences
         news = 1 - math.exp(-max(now - self.seen_at, 0.0) / _MEAN_S)
@@ -33,7 +39,7 @@ class LoadLevel:
         if sequences > 1:
             self._many, self._alone_since = self.level > 1, math.inf
         else:
-            self._alone_since = min(self._alone_since, now)
+            self._alone_since = now if idle_s else min(self._alone_since, now)
             if self._many and now >= self._alone_since + _ALONE_S:
                 self._mean = sequences
         self.level = round(math.log2(max(self._mean, 1.0)))

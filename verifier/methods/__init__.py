@@ -151,7 +151,7 @@ class Methods:
             members = {name: self.single[name] for name in method.split("+")}
             hybrid = HybridProposer(members, self.parts.cost)
             self._waiting.append(hybrid)
-            remote = "draft" in members
+            remote = any(isinstance(member, Remote) for member in members.values())
             return GatedProposer(hybrid, self.parts.crowd, self.parts.cost, remote=remote)
         if method in _UNGATED:
             return self.single[method]

@@ -12,7 +12,7 @@ class Duty:
     """Tries it, over all sequences."""
 
     def __init__(self) -> None:
-        self._contest = Contest(first=True)
+        self._contest = Contest()
         self.due = self._contest.next_mode()
         """Whether to run it now."""
         self._rounds, self._tokens, self._seconds = 0, 0, 0.0

@@ -94,6 +94,13 @@ def test_what_pays_beside_few_may_not_beside_many() -> None:
     assert len(gate._levels[3].rates) == 2, "both are tried at once"
 
 
+def test_of_two_loads_as_near_the_larger_one_says_more() -> None:
+    gate = Alone(first=True)
+    _run(gate, 4, with_drafts=12, without=8)
+    _run(gate, 16, with_drafts=12, without=16)
+    assert not gate.drafting(8, 24_000 * STEP_S)
+
+
 @pytest.mark.parametrize("pays", [False, True])
 def test_a_load_too_short_to_tell_is_as_those_around_it(pays: bool) -> None:
     """What is left of sixteen texts that began together."""
@@ -178,7 +185,8 @@ def test_drafts_that_never_come_are_not_waited_for() -> None:
 
 
 def test_a_bad_start_is_made_up_for() -> None:
-    """The machine was busy with something else in the first window; drafts would pay."""
+    """The machine was busy with something else in the first window; drafts would pay, which shows
+    once they are tried again."""
     gate, drafted = Alone(first=True), 0
     for step in range(9000):
         on = gate.drafting(8, step * STEP_S)
@@ -226,6 +234,24 @@ def test_who_has_no_text_left_gives_the_turn_back() -> None:
     assert not gate._crowd.taken(object(), 0.0)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_trial_goes_on_where_nobody_took_its_turn_meanwhile(taken: bool) -> None:
+    """Its last text ended, and the next one comes."""
+    gate = Alone(first=True)
+    for step in range(100):
+        on = gate.drafting(8, step * STEP_S)
+        _round(gate, 8, 12 if on else 8, drafts=on)
+        if step == 40:
+            for _ in range(2):  # another came, and went again at once
+                gate.left()
+            if taken:
+                assert gate._crowd.take(object(), step * STEP_S)
+        if step == 41:
+            assert on is not taken
+            assert gate._crowd.taken(object(), step * STEP_S)
+    assert (True in gate._levels[3].rates) is not taken
+
+
 def test_a_turn_that_nobody_gives_back_is_over_in_time() -> None:
     crowd, gone, waiting = Crowd(Totals()), object(), object()
     assert crowd.take(gone, 10.0)
@@ -234,11 +260,11 @@ def test_a_turn_that_nobody_gives_back_is_over_in_time() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("steps", [1, 20, 70])
+@pytest.mark.parametrize("steps", [1, 20, 250])
 def test_prompts_that_begin_a_load_are_part_of_no_window(first: bool, steps: int) -> None:
     """Nothing else is computed for as long, and not much with the last."""
     gate = Alone(first=first)
-    for step in range(750):
+    for step in range(steps + 180):
         on = gate.drafting(8, step * STEP_S)
         _round(gate, 8, 0 if step < steps else 12 if on else 8, drafts=on)
         gate.totals.starting = max(steps - 1 - step, 0)
@@ -289,7 +315,13 @@ def test_windows_in_which_nothing_comes_settle_nothing() -> None:
 
 
 def _bursts(
-    gate: Alone, load_s: float, rest_s: float, rest: int, gain: float, seconds: float = 40.0
+    gate: Alone,
+    load_s: float,
+    rest_s: float,
+    rest: int,
+    gain: float,
+    tail: int = 0,
+    seconds: float = 40.0,
 ) -> float:
     """Loads of 16 texts with another between them; the share of the last ten seconds' that draft.
 
@@ -299,17 +331,20 @@ def _bursts(
         rest_s: And what is between two.
         rest: Texts of that; 0 for a pause.
         gain: Tokens with drafts over those without.
+        tail: Steps in which one of the sixteen is left at last.
     """
     now, tokens, drafted = 0.0, 0.0, []
     while now < seconds:
-        busy = now % (load_s + rest_s) < load_s
-        texts = 16 if busy else rest
+        since = now % (load_s + rest_s)
+        busy = since < load_s - tail * STEP_S
+        texts = 16 if busy else 1 if since < load_s else rest
         if texts:
             on = gate.drafting(texts, now)
             tokens += texts * (gain if on else 1)
             _round(gate, texts, int(tokens) - gate.totals.tokens, drafts=on)
             drafted += [on] if busy and now > seconds - 10 else []
         else:
+            gate.left()
             gate.totals.idle_s += STEP_S
         now += STEP_S
     return sum(drafted) / len(drafted)
@@ -317,10 +352,18 @@ def _bursts(
 
 @pytest.mark.parametrize("rest", [pytest.param(0, id="pauses"), pytest.param(1, id="one text")])
 @pytest.mark.parametrize("first", [False, True])
-def test_short_bursts_tell_which_mode_is_better(rest: int, first: bool) -> None:
+@pytest.mark.parametrize("tail", [0, 2])
+def test_short_bursts_tell_which_mode_is_better(rest: int, first: bool, tail: int) -> None:
     """What is between them is not taken for something that drafts did."""
-    assert _bursts(Alone(first=first), 0.4, 0.3, rest, gain=1.6) > 0.8
-    assert _bursts(Alone(first=first), 0.4, 0.3, rest, gain=0.6) < 0.2
+    assert _bursts(Alone(first=first), 0.4, 0.3, rest, gain=1.6, tail=tail) > 0.8
+    assert _bursts(Alone(first=first), 0.4, 0.3, rest, gain=0.6, tail=tail) < 0.2
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("tail", [0, 2])
+def test_a_window_goes_on_over_the_pauses_of_bursts(first: bool, tail: int) -> None:
+    assert _bursts(Alone(first=first), 0.16, 0.06, 0, gain=1.6, tail=tail) > 0.8
+    assert _bursts(Alone(first=first), 0.16, 0.06, 0, gain=0.6, tail=tail) < 0.2
 
 
 def test_who_is_alone_after_a_load_drafts_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -73,6 +74,7 @@ def parts(
 
 @pytest.mark.parametrize("pays", [False, True])
 def test_the_other_is_asked_where_drafts_pay(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gated, "time", SimpleNamespace(monotonic=lambda: 8.0))
     each = parts(monkeypatch, 5, pays=pays)
     one = sequence([1], 9)
     for opened in (one, sequence([1], 9)):
@@ -84,7 +86,7 @@ def test_the_other_is_asked_where_drafts_pay(pays: bool, monkeypatch: pytest.Mon
     each.observe(one, [1, 2], several=True)
     assert each.inner.wanted == [pays, False], "there is no state to draft from after a rest"
     asked = {call.args for call in each.gate.drafting.call_args_list}
-    assert asked == {(2, 7.0)}, "for the method's own sequences, and at the time of the step"
+    assert asked == {(2, 7.0), (2, 8.0)}, "for its own sequences, as a step begins and ends"
 
 
 @pytest.mark.parametrize("nodes", [0, 3])

@@ -49,3 +49,11 @@ def test_one_that_is_left_while_others_follow_is_not() -> None:
     for _ in range(20):
         assert _see(load, 1, 0.04) > 0
         _see(load, 16, 0.02)
+
+
+def test_a_pause_is_no_time_in_which_one_was_alone() -> None:
+    """The last text of a burst, and the first of the next one."""
+    load = LoadLevel()
+    _see(load, 16, 1.0)
+    _see(load, 1, STEP_S)
+    assert load.see(1, load.seen_at + 0.1, idle_s=0.096) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,12 +12,18 @@ from common.model.output import Computed
 from common.model.tree import TokenTree
 from tests.clock import Clock
 from tests.unit.verifier.methods.scripted_target import sequence
+from verifier.config import EngineConfig
 from verifier.cost import StepCost
+from verifier.gates.crowd import Crowd
+from verifier.gates.gate import Gate
+from verifier.gates.gated import GatedProposer
+from verifier.methods import Methods, Parts
 from verifier.methods.arms import Arms, Standing
 from verifier.methods.beliefs import Leaning
 from verifier.methods.hybrid import HybridProposer
 from verifier.proposer import Outcome
 from verifier.sequence import Sequence
+from verifier.totals import Totals
 
 COST = StepCost(((1, 0.003), (8, 0.005), (64, 0.021)))
 
@@ -475,3 +482,20 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.Monke
     monkeypatch.setattr(case.a, "close", broken)
     case.hybrid.close(case.one)
     assert case.b.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "waits"), [("draft+ngram", True), ("lookahead+ngram", False), ("ngram", False)]
+)
+def test_a_window_begins_without_drafts_unless_drafters_are_asked(method: str, waits: bool) -> None:
+    """Where there are none for a text, a drafter may only be told of it."""
+    crowd = Crowd(Totals())
+    methods = Methods(Parts(config=EngineConfig(), cost=COST, crowd=crowd, links=lambda at: None))
+    one = sequence([1, 2, 3], 9)
+    one.method = method
+    gated = methods.of(one)
+    assert isinstance(gated, GatedProposer)
+    gate = gated._gate = Mock(spec=Gate)
+    gated.open(one)
+    gated.propose(one, TokenTree(3), 1)
+    assert gate.joined.called is not waits
