@@ -34,8 +34,8 @@ _SHORTEST_WINDOW_S, _SOME_TOKENS = 0.1, 128
 """And at once where so much is far less than in the other mode: that is what trials cost."""
 
 _JOINING_S = 1.0
-"""Drafts are not waited for any longer before the window begins; prompts not for as long as one
-would last in which as much has come."""
+"""Drafts are not waited for any longer before the window begins; prompts no longer than a window
+may last."""
 
 _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
@@ -73,7 +73,7 @@ class Gate:
         self._before = 0  # tokens when it began
         self._turns = 0  # that had been begun then
         self._gave = False  # its own away, with the window open
-        self._joined = 0  # drafts since, and texts for which none was worth it
+        self._joined = 0  # drafts since, and texts that are to have none
         self._joining = False  # until there are enough of them
         self._starting = False  # until prompts of what made the load are computed
 
@@ -112,7 +112,7 @@ class Gate:
         return self._mode
 
     def joined(self) -> None:
-        """Takes note of a draft, or of a text for which none is worth it."""
+        """Takes note of a draft, or of a text that is to have none."""
         self._joined += 1
 
     def left(self) -> None:
