@@ -85,7 +85,7 @@ class Gate:
             now: Seconds, of the monotonic clock.
         """
         seen_at = self._load.seen_at
-        if self._level and not self._gave and seen_at <= now < seen_at + _LOOKED_AT_S:
+        if self._level and seen_at <= now < seen_at + _LOOKED_AT_S:
             return self._mode
         absent = self._lost_turn(now) or now >= seen_at + _ABSENT_S
         idle_s = self._skip(self._crowd.idle_s)

@@ -271,6 +271,16 @@ def test_prompts_that_begin_a_load_are_part_of_no_window(first: bool, steps: int
     assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
 
 
+def test_prompts_are_no_part_of_what_a_trial_costs() -> None:
+    gate, step = Alone(first=False), 0
+    while not gate._load.level or not gate._levels[3].rates:
+        gate.totals.starting = int(step < 50)
+        gate.drafting(8, step * STEP_S)
+        _round(gate, 8, 0 if step < 50 else 8, drafts=False)
+        step += 1
+    assert gate._levels[3]._leads[False] < 0.05
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_prompts_that_come_all_the_time_are_not_waited_for(first: bool) -> None:
     gate = Alone(first=first)
