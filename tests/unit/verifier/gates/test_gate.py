@@ -260,15 +260,26 @@ def test_a_turn_that_nobody_gives_back_is_over_in_time() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("steps", [1, 20, 250])
-def test_prompts_that_begin_a_load_are_part_of_no_window(first: bool, steps: int) -> None:
-    """Nothing else is computed for as long, and not much with the last."""
+@pytest.mark.parametrize(("steps", "meanwhile"), [(1, 0), (20, 0), (250, 0), (20, 30)])
+def test_prompts_that_begin_a_load_are_part_of_no_window(
+    first: bool, steps: int, meanwhile: int
+) -> None:
+    """Nor what others commit meanwhile."""
     gate = Alone(first=first)
     for step in range(steps + 180):
         on = gate.drafting(8, step * STEP_S)
-        _round(gate, 8, 0 if step < steps else 12 if on else 8, drafts=on)
+        _round(gate, 8, meanwhile if step < steps else 12 if on else 8, drafts=on)
         gate.totals.starting = max(steps - 1 - step, 0)
     assert gate._levels[3].rates == pytest.approx({True: 3000, False: 2000}, rel=0.05)
+
+
+def test_a_load_that_changes_while_prompts_are_computed_teaches_nothing() -> None:
+    gate = Alone(first=False)
+    for step in range(120):
+        gate.totals.starting = 1
+        gate.drafting(8 if step < 60 else 16, step * STEP_S)
+        _round(gate, 8, 3, drafts=False)
+    assert not gate._levels[3].rates
 
 
 def test_prompts_are_no_part_of_what_a_trial_costs() -> None:
@@ -403,13 +414,14 @@ def test_who_is_left_alone_drafts_soon(many: int, idle_s: float, most_s: float) 
 
 
 def test_the_first_of_many_is_not_alone() -> None:
-    """Bursts follow one another after a pause: their texts come one by one."""
+    """Bursts follow one another after a pause: their texts come one by one, and end so."""
     gate, now = Alone(first=False, foretell=lambda sequences: False), 0.0
     for burst in range(20):
         for step in range(60):
-            assert not gate.drafting(1 if step < 5 else 16, now) or not burst
+            assert not gate.drafting(16 if 5 <= step < 57 else 1, now) or not burst
             _round(gate, 16, 16, drafts=False)
             now += STEP_S
+        gate.totals.idle_s += 0.2
         now += 0.2
 
 

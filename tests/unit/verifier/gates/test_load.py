@@ -43,6 +43,12 @@ def test_one_that_is_left_of_many_is_soon_alone(many: int) -> None:
     assert _see(load, 1, 0.008) == 0
 
 
+def test_of_two_one_may_be_missing_for_longer() -> None:
+    load = LoadLevel()
+    _see(load, 2, 1.0)
+    assert _see(load, 1, 0.12) == 1
+
+
 def test_one_that_is_left_while_others_follow_is_not() -> None:
     load = LoadLevel()
     _see(load, 16, 1.0)
