@@ -43,15 +43,9 @@ _AFTERMATH = 1.0
 
 
 class Contest:
-    """Two modes, with and without, tried for a window at a time.
+    """Two modes, with and without, tried for a window at a time."""
 
-    Args:
-        first: The mode of the first window.
-    """
-
-    def __init__(self, *, first: bool = True) -> None:
-        self.first = first
-        """See the arguments."""
+    def __init__(self) -> None:
         self.rates: dict[bool, float] = {}
         """Tokens a second in each."""
         self._leads = {False: 0.0, True: 0.0}  # to windows of each, since the last trial
@@ -63,11 +57,12 @@ class Contest:
         self._patience = _SOON  # of these, the most
         self._led = 0  # windows of the trial, in a row, after which its mode was the better one
 
-    def next_mode(self, guess: bool | None = None) -> bool:
+    def next_mode(self, guess: bool | None = None, *, first: bool = True) -> bool:
         """Whether to go on with it in the next window.
 
         Args:
             guess: The better mode as far as is known from elsewhere, until both were tried.
+            first: Which of them to begin with, where nothing is.
         """
         if self.verdict is not None:
             return self.verdict if self._left > 0 else not self.verdict
@@ -75,7 +70,7 @@ class Contest:
         if guess is not None:
             believed = _TRY_AFTER if guess else _BELIEVED
             return guess if self._learned < believed else not guess
-        return self.first if self.first not in self.rates else not self.first
+        return first if first not in self.rates else not first
 
     @property
     def settled(self) -> bool | None:

@@ -164,8 +164,8 @@ class Gate:
         before = self._mode and level == self._level
         self._starting = starting
         contest = self._levels.setdefault(level, Contest())
-        contest.first = self._first and self._nearby(level)
-        self._mode = contest.next_mode(self._guess(level))
+        first = self._first and self._nearby(level)
+        self._mode = contest.next_mode(self._guess(level), first=first)
         self._crowd.give(self)
         # Whose turn it is not does what it is sure of, and without drafts where that is nothing.
         if self._mode != contest.settled and not self._crowd.take(self, now):

@@ -14,12 +14,18 @@ SCATTER = 0.13
 
 
 def run(
-    contest: Contest, windows: int, rate: Callable[[int], float], seed: int, scatter: float
+    contest: Contest,
+    windows: int,
+    rate: Callable[[int], float],
+    seed: int,
+    scatter: float,
+    *,
+    first: bool = True,
 ) -> list[bool]:
     """Modes of windows in which tokens come at a rate of 1 without, and at some rate with."""
     noise, modes = random.Random(seed), []
     for window in range(windows):
-        mode = contest.next_mode()
+        mode = contest.next_mode(first=first)
         known = rate(window) if mode else 1.0
         contest.learn(mode, max(known * (1 + noise.gauss(0, scatter)), 0.05))
         modes.append(mode)
@@ -29,7 +35,7 @@ def run(
 def share(rate: float, windows: int) -> float:
     """Of windows with it, over many contests."""
     runs = [
-        run(Contest(first=seed % 2 > 0), windows, lambda window: rate, seed, SCATTER)
+        run(Contest(), windows, lambda window: rate, seed, SCATTER, first=seed % 2 > 0)
         for seed in range(200)
     ]
     return sum(map(sum, runs)) / (200 * windows)
@@ -37,7 +43,7 @@ def share(rate: float, windows: int) -> float:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_both_modes_are_tried_before_anything_is_known(first: bool) -> None:
-    assert run(Contest(first=first), 2, lambda window: 2.0, 1, 0.0) == [first, not first]
+    assert run(Contest(), 2, lambda window: 2.0, 1, 0.0, first=first) == [first, not first]
 
 
 @pytest.mark.parametrize(
@@ -48,9 +54,9 @@ def test_what_is_known_from_elsewhere_is_believed_for_a_while(
 ) -> None:
     """Longer where it says to leave off, and longer once it was right; the other mode has its turn
     in the end."""
-    contest, modes = Contest(first=not guess), []
+    contest, modes = Contest(), []
     for _ in range(100):
-        modes.append(contest.next_mode(guess))
+        modes.append(contest.next_mode(guess, first=not guess))
         contest.learn(modes[-1], 1.0 if modes[-1] is guess else 0.5)
     assert least < modes.index(not guess) < most
     assert modes.count(not guess) == trials
@@ -67,7 +73,7 @@ def test_the_slower_mode_has_few_windows(rate: float, least: float, most: float)
 @pytest.mark.parametrize("lead", [0, 2, 6])
 def test_trials_cost_no_more_than_they_may(lead: int) -> None:
     """The time before their windows included, and that in which what they began is ended."""
-    contest, lost, windows, rate = Contest(first=False), 0.0, 0, 0.9
+    contest, lost, windows, rate = Contest(), 0.0, 0, 0.9
     contest.learn(False, 1.0)
     for _ in range(2000):
         mode = contest.next_mode()
@@ -81,7 +87,7 @@ def test_the_way_to_a_trial_counts_though_the_trial_goes_on() -> None:
     """It led for two windows: the third, to which nothing led, decides against it."""
     rests = []
     for lead in (0.0, 4.0):
-        contest = Contest(first=False)
+        contest = Contest()
         contest.learn(False, 1.0)
         contest.learn(True, 0.9, lead)
         while not contest.next_mode():
@@ -98,7 +104,7 @@ def test_the_way_to_a_trial_counts_though_the_trial_goes_on() -> None:
 
 @pytest.mark.parametrize(("rate", "rest"), [(0.9, 16), (0.6, 64)])
 def test_a_clear_loss_is_believed_for_longer(rate: float, rest: int) -> None:
-    contest = Contest(first=False)
+    contest = Contest()
     contest.learn(False, 1.0)
     contest.learn(True, rate, 0.5)
     modes = [contest.next_mode()]
@@ -109,7 +115,7 @@ def test_a_clear_loss_is_believed_for_longer(rate: float, rest: int) -> None:
 
 
 def test_only_a_trial_that_does_far_less_than_the_other_mode_is_hopeless() -> None:
-    contest = Contest(first=False)
+    contest = Contest()
     assert not contest.hopeless(True, 1, 1.0), "nothing is known of the other"
     contest.learn(False, 100.0)
     assert not contest.hopeless(True, 80, 1.0)
@@ -119,7 +125,7 @@ def test_only_a_trial_that_does_far_less_than_the_other_mode_is_hopeless() -> No
 
 
 def test_one_lucky_window_changes_nothing() -> None:
-    contest = Contest(first=False)
+    contest = Contest()
     run(contest, 2, lambda window: 0.5, 1, 0.0)
     while not contest.next_mode():
         contest.learn(False, 1.0)
@@ -135,7 +141,7 @@ def test_a_change_is_found(before: float, after: float) -> None:
     late = 0
     for seed in range(200):
         modes = run(
-            Contest(first=True),
+            Contest(),
             1000,
             lambda window: before if window < 500 else after,
             seed,
