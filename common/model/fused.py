@@ -162,6 +162,8 @@ class FusedModel:
             if index in taps:
                 tapped.append(x * self._feature_scale)  # a copy: a product may take its place
             x = layer(x, *angles[layer.rotary], growth)
+        if len(self._layers) in taps:
+            tapped.append(self._norm(x))
         states = self._norm(x.index_select(0, wanted))
         features = torch.cat(tapped, dim=1) if tapped else None
         logits = self._head(states)

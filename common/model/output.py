@@ -29,8 +29,9 @@ class Output(Protocol):
 
     @property
     def features(self) -> Tensor | None:
-        """What entered the layers that are tapped, un-normed and side by side, of each row as the
-        segments have them, `[N, taps * hidden]` in the model's type; None where none is."""
+        """What entered the layers that are tapped, un-normed, and of the tap behind the last one
+        what `states` has; side by side, of each row as the segments have them,
+        `[N, taps * hidden]` in the model's type; None where none is."""
 
 
 class Computed(NamedTuple):

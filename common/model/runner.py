@@ -44,8 +44,8 @@ class Runner:
         kv_bytes: Most memory the key/value cache may take.
         block_tokens: Positions in a block of the cache.
         max_len: Positions a sequence may have; the model's own limit where None.
-        taps: Layers whose inputs are wanted of all rows, rising; 0 is the first. See
-            `Output.features`.
+        taps: Layers whose inputs are wanted of all rows, rising; 0 is the first, and behind the
+            last one are the states that the output layer reads. See `Output.features`.
         head_layers: Shapes of layers that the cache has beside the model's, for a drafting head.
 
     Raises:
@@ -258,11 +258,11 @@ class Runner:
 
     def _tapped(self, taps: Sequence[int]) -> tuple[int, ...]:
         """Taps, once they are known to be layers of the model."""
-        layers = range(self._own_layers)
-        if any(tap not in layers for tap in taps) or list(taps) != sorted(set(taps)):
+        there = range(self._own_layers + 1)
+        if any(tap not in there for tap in taps) or list(taps) != sorted(set(taps)):
             raise ModelError(
                 f"{self.loaded.name} cannot be tapped at layers {list(taps)}: they must rise, "
-                f"from 0 to {layers[-1]}"
+                f"from 0 to {there[-1]}"
             )
         return tuple(taps)
 

@@ -126,7 +126,7 @@ def test_what_enters_layers_is_that_of_the_processor(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Through graphs, too; and logits have the bits they have without."""
-    directory, taps = tiny_models.save(kind, tmp_path), (0, 1)
+    directory, taps = tiny_models.save(kind, tmp_path), (0, 1, 2)
     here, there = (load(str(directory), dtype="float32", device=on) for on in ("cuda", "cpu"))
     target = Runner(here, kv_bytes=1 << 22, taps=taps, head_layers=[LayerShape(2, 16, 16)])
     reference = Runner(there, kv_bytes=1 << 22, taps=taps)

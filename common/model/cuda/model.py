@@ -283,6 +283,8 @@ class CudaModel(WholePass):
             cache = pool.layers[self._seen_of.get(index, index)]
             beside = None if per_layer is None else per_layer[:, index]
             x = layer(x, angles, self._grown, cache, words, size, page, beside)
+        if len(self._layers) in places:
+            places[len(self._layers)].copy_(self._norm(x))
         states = self._norm(x.index_select(0, wanted[: size.wanted]))
         logits = self._head(states)
         if self._head_scale != 1:

@@ -1,9 +1,9 @@
-"""What enters the layers of a `transformers` model, kept of a pass by hooks."""
+"""What enters the layers of a `transformers` model, and its last state, kept of a pass by hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from common.model.hf import attention
 
 
 class Taps:
-    """Hooks on the layers whose inputs are wanted; none where none is.
+    """Hooks on the layers whose inputs are wanted, and on what has all of them; none where none is.
 
     Args:
         model: Whose layers.
@@ -28,7 +28,8 @@ class Taps:
         self._kept: list[Tensor] = []
 
     def begin(self, taps: tuple[int, ...]) -> None:
-        """Has inputs of these layers kept of the pass that follows, and of no others.
+        """Has inputs of these layers kept of the pass that follows, and of no others; as many as
+        there are is for the state behind them.
 
         Raises:
             ModelError: The model's layers are not found.
@@ -38,8 +39,7 @@ class Taps:
             return
         for hook in self._hooks:
             hook.remove()
-        hook_of = partial(nn.Module.register_forward_pre_hook, with_kwargs=True)
-        self._hooks = [hook_of(self._layers[tap], self._keep) for tap in taps]
+        self._hooks = [self._hook(tap) for tap in taps]
         self._taps = taps
 
     def take(self, rows: int) -> Tensor | None:
@@ -54,6 +54,15 @@ class Taps:
         if [x.shape[:-1] for x in kept] != [(1, rows)] * len(self._taps):
             raise ModelError(f"{_name(self._model)} cannot be tapped: its layers read no rows")
         return torch.cat(kept, dim=-1)[0]
+
+    def _hook(self, tap: int) -> RemovableHandle:
+        if tap < len(self._layers):
+            layer = self._layers[tap]
+            return layer.register_forward_pre_hook(self._keep, with_kwargs=True)
+        return attention.decoder(self._model).register_forward_hook(self._keep_states)
+
+    def _keep_states(self, decoder: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        self._kept.append(output[0])
 
     def _keep(self, layer: nn.Module, inputs: tuple[Tensor, ...], named: Mapping[str, Any]) -> None:
         x = inputs[0] if inputs else named["hidden_states"]

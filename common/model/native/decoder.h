@@ -126,7 +126,8 @@ typedef struct {
     const float *given_norm; /* [hidden], of a head whose rows begin with the norm of that; or
                                 NULL */
     Product shown;           /* of a head: what it makes of what rows are shown */
-    const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row */
+    const int64_t *tapped; /* [taps], rising: layers whose inputs are features of a row; as many as
+                              there are is for its state, normed */
     int64_t taps;
     float embedding_scale, feature_scale; /* by which these are multiplied */
     int64_t per_layer_size;                   /* what each layer reads beside rows; 0: nothing */

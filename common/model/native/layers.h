@@ -224,8 +224,8 @@ static void run_pass(Pass *pass)
         begin_draft(pass);
     if (model->per_layer_size)
         make_per_layer(pass);
-    long taps = batch->features ? model->taps : 0, last_keyed = keyed(model) - 1;
-    for (long layer = 0, tap = 0; layer < model->layers; layer++) {
+    long taps = batch->features ? model->taps : 0, tap = 0, last_keyed = keyed(model) - 1;
+    for (long layer = 0; layer < model->layers; layer++) {
         pass->layer = model->layer + layer;
         int tapped = tap < taps && model->tapped[tap] == layer;
         pass->tapped = tapped ? batch->features + tap++ * model->hidden : NULL;
@@ -241,6 +241,13 @@ static void run_pass(Pass *pass)
             take_per_layer(pass);
         if (pass->layer->scale != 1.0f)
             each(pass, scale_rows);
+    }
+    if (tap < taps) { /* the states of all rows */
+        pass->tapped = batch->features + tap * model->hidden;
+        each(pass, norm_features);
+        if (!batch->wanted_rows)
+            return;
+        leave_others(pass, 1);
     }
     each(pass, norm_states);
     product(pass, &model->head, batch->wanted_rows, batch->states, model->hidden,

@@ -253,6 +253,16 @@ static void scale_rows(void *what, Part part)
         }
 }
 
+static void norm_features(void *what, Part part)
+{
+    Pass *pass = what;
+    const Model *model = pass->model;
+    PART_OF(pass->rows) {
+        normed(pass->x + i * model->hidden, model->norm, model->hidden, model->epsilon,
+               pass->tapped + i * model->taps * model->hidden);
+    }
+}
+
 static void norm_states(void *what, Part part)
 {
     Pass *pass = what;

@@ -1,4 +1,5 @@
-"""What entered layers of a model is handed out: that of `transformers`, of each row of a pass."""
+"""What entered layers of a model, and its last state, is handed out: that of `transformers`, of
+each row of a pass."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from common.model.tree import TokenTree
 from tests import tiny_models
 from tests.tiny_models import ARCHITECTURES, VOCAB
 
-TAPS = (0, 2, 3)
+TAPS = (0, 2, 4)
 LAYERS = {"num_hidden_layers": 4}
 KV_BYTES = 8 << 20
 HIDDEN = 48
@@ -127,12 +128,12 @@ def test_any_model_can_be_tapped(
 ) -> None:
     directory = tiny_models.save(kind, tmp_path)
     loaded = load(str(directory), dtype="float32", device="cpu")
-    runner = Runner(loaded, kv_bytes=KV_BYTES, taps=(0, 1))
+    runner = Runner(loaded, kv_bytes=KV_BYTES, taps=(0, 1, 2))
     ids = _text(0, 50)
     slots = _slots(runner, len(ids))
     first = _features(runner, [Segment(ids[:33], 0, slots, wanted=[])])
     second = _features(runner, [Segment(ids[33:], 33, slots, wanted=[16])])
-    expected = _reference(directory, (0, 1))(ids)
+    expected = _reference(directory, (0, 1, 2))(ids)
     assert _far(torch.cat((first, second)), expected) < TOLERANCES["float32"]
 
     monkeypatch.setattr(Runner, "_settle", lambda self: None)  # as above
@@ -231,10 +232,10 @@ def test_rolls_are_as_without_taps(target: Target) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("taps", [(-1,), (0, 2), (1, 0), (1, 1)])
+@pytest.mark.parametrize("taps", [(-1,), (0, 3), (1, 0), (1, 1)])
 def test_what_cannot_be_tapped_is_refused(kind: str, taps: tuple[int, ...], tmp_path: Path) -> None:
     loaded = load(str(tiny_models.save(kind, tmp_path / "tiny")), device="cpu")
-    refusal = rf"^tiny cannot be tapped at layers \[{taps[0]}.*must rise, from 0 to 1$"
+    refusal = rf"^tiny cannot be tapped at layers \[{taps[0]}.*must rise, from 0 to 2$"
     with pytest.raises(ModelError, match=refusal):
         Runner(loaded, kv_bytes=KV_BYTES, taps=taps)
 

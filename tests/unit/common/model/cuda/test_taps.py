@@ -26,7 +26,7 @@ from tests.unit.common.model.cuda.fake_graphs import FakeGraphs, Launches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-TAPS = (0, 1)
+TAPS = (0, 1, 2)
 KV_BYTES = 1 << 20
 
 
