@@ -17,9 +17,9 @@ from common.model.assistant.head import AssistantHead
 from common.model.assistant.weights import AssistantWeights
 from common.model.eagle import checkpoint as eagle_checkpoint
 from common.model.eagle.compiled import NativeEagle
-from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import KeyedHead
 from common.model.kv_cache import LayerShape
 from common.model.loader import LoadedModel
 from common.model.medusa.heads import MedusaHeads, head_dtype
@@ -80,9 +80,9 @@ def load_head(path: str, loaded: LoadedModel) -> Weights:
 
 def runner_options(weights: Weights | None) -> RunnerOptions:
     """What a runner has for a head."""
-    if isinstance(weights, EagleWeights):
-        return {"taps": weights.taps, "head_layers": [EagleHead.layer(weights)]}
-    return {}
+    if weights is None or isinstance(weights, AssistantWeights):
+        return {}
+    return {"taps": weights.taps, "head_layers": [weights.shape]}
 
 
 def head_for(weights: Weights, runner: Runner) -> Head:
@@ -102,10 +102,10 @@ def head_for(weights: Weights, runner: Runner) -> Head:
     return head
 
 
-def _eagle(weights: EagleWeights, runner: Runner) -> EagleHead:
+def _eagle(weights: EagleWeights, runner: Runner) -> KeyedHead:
     (cache,) = runner.head_caches
     loaded = runner.loaded
-    make: Callable[..., EagleHead] = partial(TorchHead, dtype=loaded.dtype)
+    make: Callable[..., KeyedHead] = partial(TorchHead, dtype=loaded.dtype)
     if cache.device.type == "cpu" and NativeEagle.can_run(weights, cache.dtype):
         make = partial(NativeEagle, threads=runner.threads, most_threads=runner.most_threads)
     return make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)

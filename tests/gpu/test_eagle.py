@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.model.eagle.head import Behind
+from common.model.keyed_head import Behind
 from common.model.loader import Dtype
 from common.sampling_params import SamplingParams
 from tests import tiny_models

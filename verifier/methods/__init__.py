@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.model.assistant.head import AssistantHead
-from common.model.eagle.head import EagleHead
+from common.model.keyed_head import KeyedHead
 from common.model.medusa.heads import MedusaHeads
 from verifier.config import EngineConfig
 from verifier.cost import StepCost
@@ -26,7 +26,7 @@ from verifier.pool.shared import SharedPools
 from verifier.proposer import Proposer, Reader, Remote, Waiting
 from verifier.sequence import Sequence
 
-Head = EagleHead | AssistantHead
+Head = KeyedHead | AssistantHead
 """What goes on from the target's states by itself."""
 
 

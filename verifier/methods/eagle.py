@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from common.model.eagle.head import Behind, EagleHead
+from common.model.keyed_head import Behind, KeyedHead
 from common.model.kv_cache import ZERO_SLOT
 from verifier.cost import StepCost
 from verifier.methods.head_keys import HeadKeys, TextMarks
@@ -48,7 +48,7 @@ class EagleProposer(HeadProposer[_Session, Behind]):
         most_nodes: Largest tree.
     """
 
-    def __init__(self, head: EagleHead, cost: StepCost, most_nodes: int) -> None:
+    def __init__(self, head: KeyedHead, cost: StepCost, most_nodes: int) -> None:
         super().__init__(head, cost, most_nodes)
         self._head = head
         self._keys = HeadKeys(head.slots)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, Going, Guessed
-from common.model.eagle.head import Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import Behind, KeyedHead
 from common.model.native.layout import LARGE, lay_out
 from common.model.native.library import Decoder, instructions, packed
 from common.model.native.memory import Addresses, address
@@ -35,7 +35,7 @@ class _LaidOut(NamedTuple):
     kept: tuple[object, ...]
 
 
-class NativeEagle(EagleHead):
+class NativeEagle(KeyedHead):
     """A head whose drafts are single calls; bfloat16 weights are rounded to int8.
 
     Args:
@@ -59,7 +59,7 @@ class NativeEagle(EagleHead):
         threads: int,
         most_threads: int = 0,
     ) -> None:
-        slots = len(cache) - self.layer(weights).spare
+        slots = len(cache) - weights.shape.spare
         super().__init__(weights.ids, vocab_size=len(embeddings), slots=slots)
         self._dtype, self._quantize = cache.dtype, cache.dtype == torch.bfloat16
         self._decoder = Decoder(threads, most_threads, dtype=cache.dtype)
@@ -117,7 +117,7 @@ class NativeEagle(EagleHead):
         return bool(instructions(dtype)) and even
 
     def write(self, texts: Sequence[Behind]) -> None:
-        """See `EagleHead`."""
+        """See `KeyedHead`."""
         self._run(self._shown(texts, draft=False))
 
     def draft(self, texts: Sequence[Behind]) -> _Draft:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.drafting_head import MOST_DEPTH, followed
-from common.model.eagle.head import Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
 from common.model.gathered import Gathered, groups, held_type
+from common.model.keyed_head import Behind, KeyedHead
 from common.model.linear import few_row_products
 from common.model.rotary import turned
 from common.model.transfer import on_device
@@ -33,7 +33,7 @@ class _Turns(NamedTuple):
     sin: Tensor  # the same
 
 
-class TorchHead(EagleHead):
+class TorchHead(KeyedHead):
     """A head ready to draft.
 
     Of rows that were computed keys hang on x and the token alone, so that a prompt takes two
@@ -58,7 +58,7 @@ class TorchHead(EagleHead):
     ) -> None:
         device = cache.device
         ids = None if weights.ids is None else weights.ids.to(device)
-        slots = len(cache) - self.layer(weights).spare
+        slots = len(cache) - weights.shape.spare
         super().__init__(ids, vocab_size=len(embeddings), slots=slots)
         self.followed = followed(device)
         self.cache, self._dtype = cache, dtype
@@ -89,7 +89,7 @@ class TorchHead(EagleHead):
 
     @torch.inference_mode()
     def write(self, texts: Sequence[Behind]) -> None:
-        """See `EagleHead`."""
+        """See `KeyedHead`."""
         self._write(texts)
 
     @torch.inference_mode()

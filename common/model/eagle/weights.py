@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.model.drafting_head import MOST_DRAFTED
+from common.model.kv_cache import LayerShape
 from common.model.rotary import Rotary
 
 
@@ -69,6 +71,12 @@ class EagleWeights:
             if isinstance(value, Tensor)
         }
         return replace(self, rotary=self.rotary.to(device), **moved)
+
+    @property
+    def shape(self) -> LayerShape:
+        """Of its layer of the cache."""
+        size = self.head_size
+        return LayerShape(self.kv_heads, size, size, spare=MOST_DRAFTED)
 
     @property
     def hidden(self) -> int:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.eagle.head import Behind
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import Behind
 from tests.unit.common.model.eagle.plain import Text, plainly
 from tests.unit.training.eagle_heads import ids_of, made
 from training import eagle
@@ -82,7 +82,7 @@ def test_the_head_that_serves_computes_what_was_trained(model: Any, tmp_path: Pa
     text = ids_of(12, seed=4)
     features, _, embeddings = eagle.read(model, net.taps, text)
     trained = list(net.depths(features, text, embeddings, DEPTHS))
-    layer = TorchHead.layer(held)
+    layer = held.shape
     spare, width = layer.spare, 2 * held.head_size
     cache = torch.zeros(32 + spare, held.kv_heads, width)
     head = TorchHead(held, embeddings=embeddings, cache=cache, positions=64, dtype=torch.float32)

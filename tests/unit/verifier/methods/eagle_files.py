@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.eagle.head import Behind, EagleHead
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import Behind, KeyedHead
 from common.model.loader import load
 from common.model.rotary import Rotary
 from common.model.runner import Runner
@@ -77,7 +77,7 @@ class Known:
         return cls(ids, states)
 
 
-class KnowingHead(EagleHead):
+class KnowingHead(KeyedHead):
     """Guesses what comes in the texts that it knows, most of the time.
 
     Args:

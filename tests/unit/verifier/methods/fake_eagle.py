@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.model.blocks import BlockManager
 from common.model.drafting_head import Going, Guessed
-from common.model.eagle.head import Behind, EagleHead
+from common.model.keyed_head import Behind, KeyedHead
 from common.model.kv_cache import KvLease
 from common.model.output import Computed
 from common.model.tree import TokenTree
@@ -45,12 +45,12 @@ class FakeDraft:
         return self.logits
 
 
-class FakeHead(EagleHead):
+class FakeHead(KeyedHead):
     """By depth, the last one for all further ones.
 
     Args:
         logits: Of the tokens that it can guess. # [depths, W]
-        ids: See `EagleHead`.
+        ids: See `KeyedHead`.
     """
 
     def __init__(self, logits: Tensor, ids: Tensor | None = None, slots: int = SLOTS) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.model.blocks import BlockManager
-from common.model.eagle.head import Behind
+from common.model.keyed_head import Behind
 from common.model.kv_cache import ZERO_SLOT, KvLease
 from common.model.tree import TokenTree
 from tests.unit.verifier.methods.fake_eagle import FakeDraft, FakeHead, Lines, said

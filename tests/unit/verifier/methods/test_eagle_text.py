@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from common.model.eagle.compiled import NativeEagle
-from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
+from common.model.keyed_head import KeyedHead
 from common.model.loader import Dtype
 from common.model.native import instructions
 from common.model.output import Output
@@ -43,7 +43,7 @@ class Small(NamedTuple):
     files: Path
     dtype: Dtype
     target: Runner
-    head: EagleHead
+    head: KeyedHead
     plain: list[list[int]]
 
 
@@ -300,7 +300,7 @@ class Demo(NamedTuple):
     """The bundled target with its head, and what it writes without."""
 
     target: Runner
-    head: EagleHead
+    head: KeyedHead
     plain: list[list[int]]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED
-from common.model.eagle.head import Behind
+from common.model.keyed_head import Behind
 from tests.unit.verifier.methods.fake_eagle import FakeDraft, FakeHead, said
 from tests.unit.verifier.methods.scripted_target import sequence
 from verifier.cost import StepCost

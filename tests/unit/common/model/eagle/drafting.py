@@ -8,7 +8,6 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from common.model.eagle.head import EagleHead
 from common.model.eagle.weights import EagleWeights
 from common.model.kv_cache import ZERO_SLOT
 from tests.unit.common.model.eagle import small_heads
@@ -45,7 +44,7 @@ def texts(lengths: Seq[int], seed: int = 0) -> list[Text]:
 
 def cache(weights: EagleWeights, fill: float = 0.0) -> Tensor:
     """Where keys go; full of what nobody is to look at."""
-    shape = EagleHead.layer(weights)
+    shape = weights.shape
     made = torch.zeros(SLOTS + shape.spare, shape.kv_heads, 2 * shape.key_size)
     made[ZERO_SLOT + 1 :] = fill
     return made

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from common.model.adjust import adjust
 from common.model.drafting_head import Going, Guessed
-from common.model.eagle.head import Behind, EagleHead
+from common.model.keyed_head import Behind, KeyedHead
 from common.model.roll import Drawing
 from common.model.row import Row
 from common.model.sampling import rank
 from common.sampling_params import SamplingParams
 
 
-def roll(head: EagleHead, texts: Seq[Behind], going: Going) -> list[Guessed]:
-    """See `EagleHead.roll`."""
+def roll(head: KeyedHead, texts: Seq[Behind], going: Going) -> list[Guessed]:
+    """See `KeyedHead.roll`."""
     draft = head.draft(texts)
     alive, counts, all_counted = [*range(len(texts))], [1.0] * len(texts), float(len(texts))
     logits, levels = draft.logits, list[Guessed]()
@@ -65,7 +65,7 @@ def _row(drawing: Drawing, path: tuple[int, ...]) -> Row:
 
 
 def _guessed(
-    head: EagleHead, logits: Tensor, ranks: int, row: Row | None
+    head: KeyedHead, logits: Tensor, ranks: int, row: Row | None
 ) -> tuple[Seq[int], Seq[float]]:
     """What a row guesses. # [1, W]"""
     if row is None or row.params.greedy:

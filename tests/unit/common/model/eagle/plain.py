@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.model.drafting_head import MOST_DEPTH
-from common.model.eagle.head import Behind
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import Behind
 from common.model.kv_cache import ZERO_SLOT
 from tests.unit.common.model.eagle import small_heads
 from tests.unit.common.model.eagle.small_heads import TARGET, VOCAB

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, Draft
 from common.model.eagle.compiled import NativeEagle
-from common.model.eagle.head import EagleHead
 from common.model.eagle.through_torch import TorchHead
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import KeyedHead
 from common.model.kv_cache import ZERO_SLOT
 from common.model.native import instructions
 from tests.unit.common.model.eagle import drafting
@@ -29,7 +29,7 @@ KINDS = ["torch", "native", "native-threads"]
 compiled = pytest.mark.skipif(not instructions(torch.float32), reason="no compiled code here")
 
 
-def _head(weights: EagleWeights, how: str = "torch", cache: Tensor | None = None) -> EagleHead:
+def _head(weights: EagleWeights, how: str = "torch", cache: Tensor | None = None) -> KeyedHead:
     """A head that computes in the type of the cache."""
     cache = drafting.cache(weights) if cache is None else cache
     common: dict[str, Any] = {

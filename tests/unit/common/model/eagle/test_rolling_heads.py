@@ -10,8 +10,8 @@ import torch
 
 from common.model.drafting_head import MOST_DEPTH, MOST_DRAFTED, Going, Guessed
 from common.model.eagle.compiled import NativeEagle
-from common.model.eagle.head import Behind
 from common.model.eagle.weights import EagleWeights
+from common.model.keyed_head import Behind
 from common.model.native import instructions
 from common.model.roll import Drawing
 from common.model.row import Row

@@ -1,15 +1,8 @@
-"""An EAGLE-3 head (Li et al., 2025) that drafts: one decoder layer over the target's own states.
+"""A drafting head that has keys of its own, in a layer of its model's cache.
 
-At position i the head reads the target's residual stream at a few layers, and the token at i + 1:
-
-    x = fc(taps);  a = [norm(e), norm(x)];  r = x + attention(a);  out = r + mlp(norm(r))
-    logits of the token at i + 2 = lm norm(out)
-
-Where the target has not been yet, `out` stands for x, and the token is one of the head's own
-guesses. Keys and values of true rows lie in a layer of the target's own cache, at the slots of
-their positions, so that a cached prefix serves the head, too. Those of drafted rows are forgotten.
-
-`through_torch` and `compiled` compute it, files are `checkpoint`'s.
+At position i it reads what the model leaves there, and the token at i + 1. Keys and values of such
+rows lie at the slots of their positions, so that a cached prefix serves the head, too. Those of
+drafted rows, which are made of what the head leaves itself, are forgotten.
 """
 
 from __future__ import annotations
@@ -21,16 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from common.model.drafting_head import MOST_DRAFTED, DraftingHead
-from common.model.eagle.weights import EagleWeights
-from common.model.kv_cache import LayerShape
+from common.model.drafting_head import DraftingHead
 
 
 class Behind(NamedTuple):
     """A text that is drafted behind, and its latest rows, whose keys are not in the cache."""
 
     states: Tensor
-    """The target's at the taps, of at least one row, `[n, taps * t]`."""
+    """The model's at what it is tapped at, of at least one row, `[n, taps * t]`."""
     tokens: Sequence[int]
     """The token after each row, `[n]`."""
     position: int
@@ -46,7 +37,7 @@ class Behind(NamedTuple):
         return self.position + len(self.tokens)
 
 
-class EagleHead(DraftingHead[Behind]):
+class KeyedHead(DraftingHead[Behind]):
     """A head ready to draft, which puts the keys of the rows that it is given into the cache first.
 
     Args:
@@ -59,13 +50,6 @@ class EagleHead(DraftingHead[Behind]):
         super().__init__(ids, vocab_size=vocab_size)
         self.slots = slots
         """See the arguments."""
-
-    @staticmethod
-    def layer(weights: EagleWeights) -> LayerShape:
-        """The cache's layer for a head."""
-        return LayerShape(
-            weights.kv_heads, weights.head_size, weights.head_size, spare=MOST_DRAFTED
-        )
 
     @abstractmethod
     def write(self, texts: Sequence[Behind]) -> None:
