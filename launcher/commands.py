@@ -56,8 +56,8 @@ Medusa = Annotated[
 Eagle = Annotated[
     Path | None,
     typer.Option(
-        help="Directory of an EAGLE-3 head for the target, or of a Gemma 4 assistant (default: "
-        "bundled; none beside --target)"
+        help="Directory of an EAGLE-3 head for the target, or of a Gemma 4 assistant; the target's "
+        "own where it brings multi-token prediction along (default: bundled; none beside --target)"
     ),
 ]
 DTypeOption = Annotated[DType, typer.Option(help="Number format; auto is the model's own")]

@@ -26,7 +26,7 @@ class Models:
     medusa: Path | None = None
     """Heads that guess beside the target, if there are any."""
     eagle: Path | None = None
-    """EAGLE-3 head or Gemma 4 assistant that does, if there is one."""
+    """EAGLE-3 head, Gemma 4 assistant or the target itself that does, if one is to."""
 
     @property
     def prompt(self) -> str:
@@ -59,8 +59,8 @@ def choose(
         target: The model whose text is wanted; None takes the bundled models.
         draft: The model that guesses; None beside a target of your own means none.
         medusa: Heads that guess; None beside a target of your own means none.
-        eagle: EAGLE-3 head or Gemma 4 assistant that guesses; None beside a target of your own
-            means none.
+        eagle: EAGLE-3 head, Gemma 4 assistant or the target itself that guesses; None beside a
+            target of your own means none.
 
     Raises:
         ModelError: A directory is missing or holds no model.

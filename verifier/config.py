@@ -96,8 +96,8 @@ class VerifierConfig(WorkerConfig):
     medusa: str = ""
     """Directory of Medusa heads made for the model; empty serves without."""
     eagle: str = ""
-    """Directory of an EAGLE-3 head made for the model, or of a Gemma 4 assistant; empty serves
-    without."""
+    """Directory of an EAGLE-3 head made for the model, or of a Gemma 4 assistant; what `model` is
+    where that brings multi-token prediction along; empty serves without."""
     tracing: TracingConfig = field(default_factory=TracingConfig)
     """Traces of requests."""
     lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)

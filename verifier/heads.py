@@ -1,5 +1,5 @@
 """Heads that draft beside a verifier's model: Medusa's, and those that go on from its states by
-themselves: EAGLE's, and Gemma 4's assistants."""
+themselves: EAGLE's, Gemma 4's assistants, and layers that the model brings along."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypedDict
 
 import torch
 
+from common.errors import ModelError
 from common.model.assistant import checkpoint as assistant_checkpoint
 from common.model.assistant.head import AssistantHead
 from common.model.assistant.weights import AssistantWeights
@@ -23,11 +24,14 @@ from common.model.keyed_head import KeyedHead
 from common.model.kv_cache import LayerShape
 from common.model.loader import LoadedModel
 from common.model.medusa.heads import MedusaHeads, head_dtype
+from common.model.mtp import checkpoint as mtp_checkpoint
+from common.model.mtp.head import MtpHead
+from common.model.mtp.layer import MtpLayer
 from common.model.room import OTHER_WEIGHTS, SMALLER_CACHE, room_for
 from common.model.runner import Runner
 from verifier.methods import Head
 
-Weights = EagleWeights | AssistantWeights
+Weights = EagleWeights | AssistantWeights | MtpLayer
 """Of a head that goes on from its model's states."""
 
 _log = logging.getLogger(__name__)
@@ -54,19 +58,28 @@ def load_heads(path: str, runner: Runner) -> MedusaHeads:
 
 
 def load_head(path: str, loaded: LoadedModel) -> Weights:
-    """Reads a head made for a model that goes on from its states, to where that is: EAGLE-3's, or
-    an assistant.
+    """Reads a head made for a model that goes on from its states, to where that is: EAGLE-3's, an
+    assistant, or one that the model brings along.
 
     Embeddings that are the model's own are left to it, as published heads often have them.
     """
-    eagle_checkpoint.check_there(Path(path))
-    if assistant_checkpoint.is_one(Path(path)):
+    directory = Path(path)
+    eagle_checkpoint.check_there(directory)
+    if assistant_checkpoint.is_one(directory):
         with room_for(f"the assistant of {path}", OTHER_WEIGHTS):
-            return assistant_checkpoint.load(Path(path), loaded)
+            return assistant_checkpoint.load(directory, loaded)
+    if mtp_checkpoint.is_one(directory):
+        with room_for(f"the multi-token prediction layer of {path}", OTHER_WEIGHTS):
+            return mtp_checkpoint.load(directory, loaded)
+    if directory.samefile(loaded.path):
+        raise ModelError(
+            f"{path}: this model brings no drafting head along: its config.json has no "
+            f"{mtp_checkpoint.SETTING}"
+        )
     assert loaded.output_weight is not None
     with room_for(f"the head of {path}", OTHER_WEIGHTS):
         weights = eagle_checkpoint.load(
-            Path(path),
+            directory,
             hidden_size=loaded.embeddings.shape[1],
             vocab_size=loaded.vocab_size,
             layers=loaded.layers,
@@ -94,6 +107,9 @@ def head_for(weights: Weights, runner: Runner) -> Head:
     with room_for("a head", SMALLER_CACHE):
         if isinstance(weights, AssistantWeights):
             head: Head = _assistant(weights, runner)
+        elif isinstance(weights, MtpLayer):
+            (cache,) = runner.head_caches
+            head = MtpHead(weights, cache=cache, vocab_size=runner.loaded.vocab_size)
         else:
             head = _eagle(weights, runner)
     _log.info(

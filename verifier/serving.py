@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from dataclasses import replace
 from functools import partial
@@ -12,8 +13,9 @@ import uvloop
 from paceline.v1 import worker_pb2
 
 from common.model.eagle import checkpoint as eagle_checkpoint
-from common.model.loader import load
+from common.model.loader import LoadedModel, load
 from common.model.medusa.heads import MedusaHeads
+from common.model.mtp import checkpoint as mtp_checkpoint
 from common.model.runner import Runner
 from common.rpc import convert, worker, worker_process
 from common.store.pools import open_pools
@@ -29,11 +31,13 @@ from verifier.methods import Head
 from verifier.service import VerifierService, status
 from verifier.sessions import Sessions
 
+_log = logging.getLogger(__name__)
+
 
 def run(settings: VerifierConfig) -> None:
     """Loads the model and serves it."""
     traces = open_traces(settings.tracing, "verifier")
-    if settings.eagle:  # to load the model may take minutes
+    if settings.eagle not in ("", settings.model):  # to load the model may take minutes
         eagle_checkpoint.check_there(Path(settings.eagle))
     runner, eagle = _load(settings)
     heads = load_heads(settings.medusa, runner) if settings.medusa else None
@@ -50,7 +54,12 @@ def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
     loaded = worker_process.load_model(
         settings, partial(load, quantize=settings.quantize, keep_output=wanted)
     )
-    weights = load_head(settings.eagle, loaded) if settings.eagle else None
+    weights = load_head(_head_path(settings, loaded), loaded) if settings.eagle else None
+    if not settings.eagle and mtp_checkpoint.is_one(loaded.path):
+        _log.info(
+            "the model brings a drafting head along, which is not used",
+            extra={"setting": "eagle", "would_be": settings.model},
+        )
     if not settings.medusa:  # it was kept to see whose head it is
         loaded = replace(loaded, output_weight=None)
     runner = worker_process.make_runner(
@@ -63,6 +72,11 @@ def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
         **runner_options(weights),
     )
     return runner, head_for(weights, runner) if weights else None
+
+
+def _head_path(settings: VerifierConfig, loaded: LoadedModel) -> str:
+    """Where the head is: a model that brings its own may be a repository of the hub."""
+    return str(loaded.path) if settings.eagle == settings.model else settings.eagle
 
 
 async def serve(

@@ -50,12 +50,22 @@ class Gathered:
     """Keys and values of texts.
 
     Args:
-        cache: Of one layer. # [slots, kv heads, 2 D]
+        cache: Of one layer. # [slots, kv heads, D + V]
         texts: Slots of each one's positions. # [S]
         dtype: To hold them in.
+        key_size: D, where V of values is another.
     """
 
-    def __init__(self, cache: Tensor, texts: Sequence[np.ndarray], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        cache: Tensor,
+        texts: Sequence[np.ndarray],
+        dtype: torch.dtype,
+        *,
+        key_size: int | None = None,
+    ) -> None:
+        key_size = key_size or cache.shape[-1] // 2
+        self._parts = [key_size, cache.shape[-1] - key_size]
         width, heads, device = max(map(len, texts)), cache.shape[1], cache.device
         lines = np.full((len(texts), width), ZERO_SLOT, dtype=np.int32)  # half as much to copy
         for line, text in zip(lines, texts, strict=True):
@@ -66,7 +76,7 @@ class Gathered:
             self._absent = slots == ZERO_SLOT
         each = slots * heads + torch.arange(heads, device=device)[:, None]  # [S, kv heads, width]
         held = cache.flatten(0, 1).index_select(0, each.flatten()).to(dtype)
-        self._held = held.view(*each.shape, -1)  # [S, kv heads, width, 2 D]
+        self._held = held.view(*each.shape, -1)  # [S, kv heads, width, D + V]
         self._lines = {text: text for text in range(len(texts))}  # where each is of those held
         self._of: Sequence[int] = ()  # whose rows attended last, as a depth has several layers
         self._most = 0  # of one text
@@ -78,10 +88,10 @@ class Gathered:
         Args:
             queries: Scaled, float32. # [R, heads, D]
             of: Each one's text, rising; texts without any have none from here on. # [R]
-            aside: Keys and values that each sees besides, float32. # [R, n, kv heads, 2 D]
+            aside: Keys and values that each sees besides, float32. # [R, n, kv heads, D + V]
 
         Returns:
-            Float32. # [R, heads * D]
+            Float32. # [R, heads * V]
         """
         if of is not self._of:
             self._drop(of)
@@ -90,16 +100,17 @@ class Gathered:
         most, places = self._most, self._at
         texts, heads, width, _ = self._held.shape
         shape = (texts, heads, most, -1)
-        keys, values = self._held.flatten(0, 1).chunk(2, dim=-1)
-        own_keys, own_values = self._laid(aside, places, most).permute(0, 3, 1, 2, 4).chunk(2, -1)
+        keys, values = self._held.flatten(0, 1).split(self._parts, dim=-1)
+        own = self._laid(aside, places, most).permute(0, 3, 1, 2, 4)
+        own_keys, own_values = own.split(self._parts, dim=-1)
         grouped = self._laid(queries, places, most).unflatten(2, (heads, -1)).transpose(1, 2)
         scores = _product(grouped.reshape(len(keys), -1, keys.shape[-1]).to(keys.dtype), keys.mT)
         if self._absent is not None:
             scores.view(texts, -1, width).masked_fill_(self._absent, -torch.inf)
-        own = grouped @ own_keys.mT  # [S, kv heads, most, queries, n]
-        chances = torch.cat((scores.view(*shape, width), own), dim=-1).softmax(-1)
+        beside = grouped @ own_keys.mT  # [S, kv heads, most, queries, n]
+        chances = torch.cat((scores.view(*shape, width), beside), dim=-1).softmax(-1)
         seen = chances[..., :width].reshape(*scores.shape).to(values.dtype)
-        attended = _product(seen, values).view(*shape, values.shape[-1])
+        attended: Tensor = _product(seen, values).view(*shape, values.shape[-1])
         attended = attended + chances[..., width:] @ own_values
         attended = attended.transpose(1, 2).reshape(texts * most, -1)
         return attended if places is None else attended.index_select(0, places)

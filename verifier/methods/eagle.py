@@ -1,4 +1,5 @@
-"""Drafts from a head that goes on from the target's states by itself (EAGLE-3, Li et al. 2025).
+"""Drafts from a head that goes on from the target's states by itself: EAGLE-3 (Li et al. 2025), or
+multi-token prediction (DeepSeek-V3, 2024).
 
 Every pass shows the head the target's states at the rows that were committed, and at those of
 prompts; their keys go into the head's layer of the cache. From the last of them it drafts.

@@ -32,7 +32,7 @@ class Mask(NamedTuple):
 def register() -> None:
     """Makes `attn_implementation=NAME` known to `transformers`."""
     AttentionInterface.register(NAME, paged_attention)
-    AttentionMaskInterface.register(NAME, _mask)
+    AttentionMaskInterface.register(NAME, mask)
 
 
 def decoder(model: nn.Module) -> nn.Module:
@@ -94,7 +94,7 @@ def paged_attention(
     context: AttentionContext = getattr(module, _CONTEXT)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     if context.pool is None:
-        context.windows[layer] = _window(layer, attention_mask, sliding_window)
+        context.windows[layer] = window(layer, attention_mask, sliding_window)
     out = attend(
         context,
         layer,
@@ -108,7 +108,7 @@ def paged_attention(
     return out[None].contiguous(), None
 
 
-def _window(layer: int, mask: Mask | Tensor | None, said: int | None) -> int | None:
+def window(layer: int, mask: Mask | Tensor | None, said: int | None) -> int | None:
     """The window of a layer, which some models have in their masks alone."""
     masked = mask.window if isinstance(mask, Mask) else None
     if said is not None and masked is not None and said != masked:
@@ -116,6 +116,6 @@ def _window(layer: int, mask: Mask | Tensor | None, said: int | None) -> int | N
     return masked if said is None else said
 
 
-def _mask(*_: Any, local_size: int | None = None, **__: Any) -> Mask:
+def mask(*_: Any, local_size: int | None = None, **__: Any) -> Mask:
     """Masks are ours; `transformers` need not build any."""
     return Mask(local_size)

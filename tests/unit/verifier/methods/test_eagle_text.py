@@ -15,6 +15,7 @@ from common.model.eagle.compiled import NativeEagle
 from common.model.eagle.through_torch import TorchHead
 from common.model.keyed_head import KeyedHead
 from common.model.loader import Dtype
+from common.model.mtp.head import MtpHead
 from common.model.native import instructions
 from common.model.output import Output
 from common.model.roll import Drawing
@@ -24,6 +25,7 @@ from common.sampling_params import SamplingParams
 from tests import tiny_models
 from tests.inprocess import Pair, eagle_of, runner
 from tests.tiny_models import VOCAB
+from tests.unit.common.model.mtp import files as mtp_files
 from tests.unit.verifier.methods import eagle_files
 from tests.unit.verifier.methods.eagle_files import KnowingHead, Known
 from verifier.config import EngineConfig
@@ -49,21 +51,33 @@ class Small(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=["llama-bfloat16", "llama-float32", "llama-bfloat16-torch", "phi-float32"],
+    params=[
+        "llama-bfloat16",
+        "llama-float32",
+        "llama-bfloat16-torch",
+        "phi-float32",
+        "glm4_moe-bfloat16-own",
+    ],
 )
 def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Small:
-    """Compiled, or through torch: heads, or targets too."""
-    kind, dtype, *through = request.param.split("-")
+    """Compiled, or through torch: heads, or targets too; one that the target brings along."""
+    kind, dtype, *how = request.param.split("-")
     folder = tmp_path_factory.mktemp("small")
-    directory = tiny_models.save(kind, folder / "target")
-    files = eagle_files.write(folder / "head", directory, normed=kind == "llama")
+    directory = folder / "target"
+    if how == ["own"]:
+        files = mtp_files.write(kind, directory)
+    else:
+        tiny_models.save(kind, directory)
+        files = eagle_files.write(folder / "head", directory, normed=kind == "llama")
     target = runner(directory, dtype, eagle=files)
     with pytest.MonkeyPatch.context() as patch:
-        if through:
+        if how == ["torch"]:
             patch.setattr(NativeEagle, "can_run", lambda *_: False)
         head = eagle_of(files, target)
-    if instructions(target.loaded.dtype):
-        assert isinstance(head, TorchHead if through else NativeEagle)
+    if how == ["own"]:
+        assert isinstance(head, MtpHead)
+    elif instructions(target.loaded.dtype):
+        assert isinstance(head, TorchHead if how else NativeEagle)
     plain = _texts(Pair.make(runner(directory, dtype)), method="plain")
     return Small(directory, files, dtype, target, head, plain)
 

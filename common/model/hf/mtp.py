@@ -1,0 +1,199 @@
+"""Multi-token prediction layers as `transformers` has them, for models that bring some along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from common.errors import ModelError, first_line
+from common.model import weight_files
+from common.model.hf import attention
+from common.model.hf.layers import bring, is_experts, tiled_experts
+from common.model.hf.model import config_of
+from common.model.hf.widening import check_stored
+from common.model.kv_cache import LayerShape
+from common.model.loader import LoadedModel
+from common.model.mtp.layer import Attended, MtpLayer
+
+_NAME = "paceline-mtp"
+"""The attention implementation's name in `transformers`' registry."""
+
+_ROWS = "paceline_rows"
+
+_UNUSED = "its multi-token prediction layers cannot be used"
+
+_KINDS = "layer_types", "mlp_layer_types"
+"""Settings that say of which kind each layer is."""
+
+
+def load(path: Path, target: LoadedModel) -> MtpLayer:
+    """Reads the first such layer of a model, to where that is, in its type.
+
+    Args:
+        path: The model's directory.
+        target: It.
+
+    Raises:
+        ModelError: Missing, corrupt, unsupported or another model's; says which file or what.
+    """
+    config, said = config_of(path)
+    _check_target(path, config, target)
+    if said:
+        problem = f"they are held in fewer bits ({said.get('quant_method')})"
+        raise ModelError(f"{path}: {_UNUSED}: {problem}")
+    weight_files.check_access(path)
+    check_stored(path, weight_files.stored(path), said)
+    try:
+        model = _model_of(config, target)
+        shared = [*model.embed_tokens.parameters(), *model.shared_head.parameters()]
+        bring(model, target.device, there=shared)
+        return _Layer(model, target)
+    except Exception as error:  # `transformers`, or our use of it, may raise anything
+        problem = first_line(error)
+        if not isinstance(error, ModelError):
+            problem = f"{type(error).__name__}: {problem}"
+        raise ModelError(f"{path}: {_UNUSED}: {problem}") from error
+
+
+def _check_target(path: Path, config: Any, target: LoadedModel) -> None:
+    """Refuses layers of another model, by its sizes."""
+    text = config.get_text_config()
+    wanted = text.hidden_size, text.vocab_size, text.num_hidden_layers
+    there = target.embeddings.shape[1], target.vocab_size, target.layers
+    names = "hidden_size", "vocab_size", "num_hidden_layers"
+    for name, one, other in zip(names, wanted, there, strict=True):
+        if one != other:
+            raise ModelError(
+                f"{path}/config.json: {name}: {one}, but {target.name} has {other}: multi-token "
+                "prediction layers draft for the model that they come with"
+            )
+
+
+def _model_of(config: Any, target: LoadedModel) -> Any:
+    """The layers, as a model beside another of which they have embeddings and output layer."""
+    try:
+        from transformers.modeling_layers import MtpModel
+    except ImportError as error:
+        raise ModelError("transformers 5.20 or newer is needed for them") from error
+    text = config.get_text_config()
+    text.num_mtp_layers = 1  # further ones expect what those before them leave
+    for name in _KINDS:
+        kinds = getattr(text, name, None)
+        if kinds is not None and getattr(text, f"mtp_{name}", None) is None:
+            setattr(text, f"mtp_{name}", kinds[-1:])
+    AttentionInterface.register(_NAME, _attend)
+    AttentionMaskInterface.register(_NAME, attention.mask)
+    ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
+    with torch.device("meta"):
+        main: Any = AutoModelForCausalLM.from_config(
+            config, dtype=target.dtype, attn_implementation=_NAME
+        )
+    first = text.num_hidden_layers
+    main._keys_to_ignore_on_load_unexpected = [
+        *(main._keys_to_ignore_on_load_unexpected or []),
+        rf"\blayers\.{first}\.",
+    ]
+    body = main.get_decoder()
+    body.rotary_emb = type(body.rotary_emb)(config=text)
+    assert target.output_weight is not None
+    main.set_input_embeddings(nn.Embedding.from_pretrained(target.embeddings))
+    main.lm_head.weight = nn.Parameter(target.output_weight, requires_grad=False)
+    model = MtpModel.from_pretrained(main, device_map={"": target.device})
+    for module in model.modules():
+        if is_experts(module):
+            module.config._experts_implementation = attention.NAME
+    return model.eval().requires_grad_(False)
+
+
+class _KeysAreThere(Exception):
+    """Ends a pass of which nothing but keys is wanted.
+
+    Args:
+        keys: Beside values. # [N, kv heads, D + V]
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        super().__init__()
+        self.keys = keys
+
+
+class _Layer(MtpLayer):
+    """The first layer of a model of such.
+
+    Args:
+        model: Of `transformers`.
+        target: What it belongs to.
+    """
+
+    def __init__(self, model: Any, target: LoadedModel) -> None:
+        self._model, self._dtype = model, target.dtype
+        self._attended: Attended | None = None  # of a pass, all of which is wanted
+        for module in attention.layers(model.layers[0]):
+            setattr(module, _ROWS, self)
+        self.taps = (target.layers,)
+        zero = torch.zeros(1, dtype=torch.int64, device=target.device)
+        self.keys(zero, target.embeddings.index_select(0, zero), zero)  # tells the shape
+
+    @torch.inference_mode()
+    def keys(self, tokens: Tensor, states: Tensor, positions: Tensor) -> Tensor:
+        """See `MtpLayer`."""
+        try:
+            self._run(tokens, states, positions, None)
+        except _KeysAreThere as found:
+            return found.keys
+        raise ModelError("its attention does not go through AttentionInterface")
+
+    @torch.inference_mode()
+    def through(
+        self, tokens: Tensor, states: Tensor, positions: Tensor, attended: Attended
+    ) -> tuple[Tensor, Tensor]:
+        """See `MtpLayer`."""
+        left = self._run(tokens, states, positions, attended)
+        return left[0], self._model._project_to_logits(left)[0].float()
+
+    def _run(
+        self, tokens: Tensor, states: Tensor, positions: Tensor, attended: Attended | None
+    ) -> Tensor:
+        self._attended = attended
+        left: Tensor = self._model.forward_layer(
+            0, states[None].to(self._dtype), positions[None], None, input_ids=tokens[None]
+        )
+        return left
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
+    ) -> Tensor:
+        """What rows see. # [1, H, N, D], [1, Hkv, N, D], [1, Hkv, N, V] -> [1, N, H, V]"""
+        own = torch.cat((key[0], value[0]), dim=-1).transpose(0, 1)
+        if self._attended is None:
+            self.shape = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+            self.window = window
+            raise _KeysAreThere(own)
+        queries = query[0].transpose(0, 1).float() * scaling
+        seen = self._attended(queries, own.float())
+        return seen.view(1, len(own), query.shape[1], -1).to(query.dtype)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: attention.Mask | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The signature is `transformers`'; see `attention.paged_attention`."""
+    if odd := [name for name in ("softcap", "s_aux") if others.get(name) is not None]:
+        raise ModelError(f"its attention has {odd[0]}")
+    layer: _Layer = getattr(module, _ROWS)
+    scaling = query.shape[3] ** -0.5 if scaling is None else scaling
+    window = attention.window(0, attention_mask, sliding_window)
+    return layer.attend(query, key, value, scaling, window), None
