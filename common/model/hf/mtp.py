@@ -13,12 +13,14 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from common.errors import ModelError, first_line
 from common.model import weight_files
 from common.model.hf import attention
-from common.model.hf.layers import bring, is_experts, tiled_experts
+from common.model.hf.layers import bring, is_experts, linear_weights, tiled_experts
 from common.model.hf.model import config_of
 from common.model.hf.widening import check_stored
 from common.model.kv_cache import LayerShape
+from common.model.linear import ProductLinear, few_row_products, packing_works
 from common.model.loader import LoadedModel
 from common.model.mtp.layer import Attended, MtpLayer
+from common.model.room import ran_out
 
 _NAME = "paceline-mtp"
 """The attention implementation's name in `transformers`' registry."""
@@ -49,11 +51,13 @@ def load(path: Path, target: LoadedModel) -> MtpLayer:
     weight_files.check_access(path)
     check_stored(path, weight_files.stored(path), said)
     try:
-        model = _model_of(config, target)
-        shared = [*model.embed_tokens.parameters(), *model.shared_head.parameters()]
-        bring(model, target.device, there=shared)
-        return _Layer(model, target)
+        # Where a processor imitates the model's type, in what is fast.
+        plain = target.device.type != "cpu" or packing_works(target.dtype)
+        dtype = target.dtype if plain else torch.float32
+        return _Layer(_model_of(config, dtype, target.device), target, dtype)
     except Exception as error:  # `transformers`, or our use of it, may raise anything
+        if ran_out(error):
+            raise
         problem = first_line(error)
         if not isinstance(error, ModelError):
             problem = f"{type(error).__name__}: {problem}"
@@ -74,8 +78,8 @@ def _check_target(path: Path, config: Any, target: LoadedModel) -> None:
             )
 
 
-def _model_of(config: Any, target: LoadedModel) -> Any:
-    """The layers, as a model beside another of which they have embeddings and output layer."""
+def _model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """The layer, as a model of which embeddings and output layer are not there."""
     try:
         from transformers.modeling_layers import MtpModel
     except ImportError as error:
@@ -90,9 +94,7 @@ def _model_of(config: Any, target: LoadedModel) -> Any:
     AttentionMaskInterface.register(_NAME, attention.mask)
     ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
     with torch.device("meta"):
-        main: Any = AutoModelForCausalLM.from_config(
-            config, dtype=target.dtype, attn_implementation=_NAME
-        )
+        main: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=_NAME)
     first = text.num_hidden_layers
     main._keys_to_ignore_on_load_unexpected = [
         *(main._keys_to_ignore_on_load_unexpected or []),
@@ -100,13 +102,11 @@ def _model_of(config: Any, target: LoadedModel) -> Any:
     ]
     body = main.get_decoder()
     body.rotary_emb = type(body.rotary_emb)(config=text)
-    assert target.output_weight is not None
-    main.set_input_embeddings(nn.Embedding.from_pretrained(target.embeddings))
-    main.lm_head.weight = nn.Parameter(target.output_weight, requires_grad=False)
-    model = MtpModel.from_pretrained(main, device_map={"": target.device})
+    model = MtpModel.from_pretrained(main, device_map={"": device})
     for module in model.modules():
         if is_experts(module):
             module.config._experts_implementation = attention.NAME
+    bring(model.layers, device)
     return model.eval().requires_grad_(False)
 
 
@@ -128,10 +128,19 @@ class _Layer(MtpLayer):
     Args:
         model: Of `transformers`.
         target: What it belongs to.
+        dtype: To compute in.
     """
 
-    def __init__(self, model: Any, target: LoadedModel) -> None:
-        self._model, self._dtype = model, target.dtype
+    def __init__(self, model: Any, target: LoadedModel, dtype: torch.dtype) -> None:
+        assert target.output_weight is not None
+        self._model, self._dtype = model, dtype
+        self._embeddings = target.embeddings
+        make = few_row_products(target.device, self._dtype)
+        self._lm_head = make(target.output_weight, None)
+        for parent in list(model.layers.modules()):
+            for name, child in list(parent.named_children()):
+                if (weights := linear_weights(child)) is not None:
+                    setattr(parent, name, ProductLinear(make(*weights)))
         self._attended: Attended | None = None  # of a pass, all of which is wanted
         for module in attention.layers(model.layers[0]):
             setattr(module, _ROWS, self)
@@ -154,16 +163,21 @@ class _Layer(MtpLayer):
     ) -> tuple[Tensor, Tensor]:
         """See `MtpLayer`."""
         left = self._run(tokens, states, positions, attended)
-        return left[0], self._model._project_to_logits(left)[0].float()
+        return left, self._lm_head(left).float()
 
     def _run(
         self, tokens: Tensor, states: Tensor, positions: Tensor, attended: Attended | None
     ) -> Tensor:
         self._attended = attended
+        embedded = self._embeddings.index_select(0, tokens)
         left: Tensor = self._model.forward_layer(
-            0, states[None].to(self._dtype), positions[None], None, input_ids=tokens[None]
+            0,
+            states[None].to(self._dtype),
+            positions[None],
+            None,
+            inputs_embeds=embedded[None].to(self._dtype),
         )
-        return left
+        return left[0]
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
