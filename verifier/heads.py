@@ -74,7 +74,7 @@ def load_head(path: str, loaded: LoadedModel) -> Weights:
     if directory.samefile(loaded.path):
         raise ModelError(
             f"{path}: this model brings no drafting head along: its config.json has no "
-            f"{mtp_checkpoint.SETTING}"
+            f"{mtp_checkpoint.SETTING}, or its files have no such layers"
         )
     assert loaded.output_weight is not None
     with room_for(f"the head of {path}", OTHER_WEIGHTS):
@@ -108,8 +108,7 @@ def head_for(weights: Weights, runner: Runner) -> Head:
         if isinstance(weights, AssistantWeights):
             head: Head = _assistant(weights, runner)
         elif isinstance(weights, MtpLayer):
-            (cache,) = runner.head_caches
-            head = MtpHead(weights, cache=cache, vocab_size=runner.loaded.vocab_size)
+            head = _mtp(weights, runner)
         else:
             head = _eagle(weights, runner)
     _log.info(
@@ -125,6 +124,11 @@ def _eagle(weights: EagleWeights, runner: Runner) -> KeyedHead:
     if cache.device.type == "cpu" and NativeEagle.can_run(weights, cache.dtype):
         make = partial(NativeEagle, threads=runner.threads, most_threads=runner.most_threads)
     return make(weights, embeddings=loaded.embeddings, cache=cache, positions=runner.max_len)
+
+
+def _mtp(layer: MtpLayer, runner: Runner) -> MtpHead:
+    (cache,) = runner.head_caches
+    return MtpHead(layer, cache=cache, vocab_size=runner.loaded.vocab_size)
 
 
 def _assistant(weights: AssistantWeights, runner: Runner) -> AssistantHead:

@@ -39,7 +39,7 @@ class AttentionContext:
         self.tile_rows: TileRows = FIXED_TILES
         """Rows of a tile that every layer's kernel can take; settled by the first pass."""
         self.taps: tuple[int, ...] = ()
-        """Layers whose inputs passes hand out, see `Output.features`; set with the cache."""
+        """What passes hand out of rows, see `Runner`; set with the cache."""
         self.tapping = True
         """Whether anybody wants them of the next pass."""
         self._batch: Batch | None = None

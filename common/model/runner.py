@@ -124,8 +124,7 @@ class Runner:
 
     @property
     def head_caches(self) -> list[Tensor]:
-        """The head's layers of the cache, `[slots + spare, kv heads, 2 * size]` each, keys beside
-        values.
+        """The head's layers of the cache, `[slots + spare, kv heads, key size + value size]` each.
 
         No pass of the model reads or writes them, and no block of another text has their slots.
         """

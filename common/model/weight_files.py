@@ -61,6 +61,11 @@ def opened(directory: Path) -> dict[str, Any]:
     return files
 
 
+def are_there(directory: Path) -> bool:
+    """Whether there are files where weights are looked for."""
+    return any((directory / name).is_file() for name in (_ONE, _INDEX))
+
+
 def check_access(directory: Path) -> int | None:
     """Refuses weights that are there, but cannot be opened, or are something else.
 
@@ -89,7 +94,7 @@ def check_form(directory: Path) -> None:
     Raises:
         ModelError: So it is; says what there is instead.
     """
-    if any((directory / name).is_file() for name in (_ONE, _INDEX)):
+    if are_there(directory):
         return
     others = sorted(file.name for file in directory.iterdir() if file.suffix in _OTHERS)
     found = f"; what {others[0]} holds is not read" if others else ""

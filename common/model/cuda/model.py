@@ -263,7 +263,7 @@ class CudaModel(WholePass):
         Args:
             words: The batch.
             size: Of it.
-            features: Where what enters tapped layers goes, `[N, taps, hidden]`; None for nowhere.
+            features: Where what is tapped goes, `[N, taps, hidden]`; None for nowhere.
         """
         pool = self._cache
         places = {}

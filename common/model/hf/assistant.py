@@ -12,6 +12,7 @@ from common.model import weight_files
 from common.model.assistant.weights import AssistantWeights, Clusters
 from common.model.facts import Facts
 from common.model.hf.feed_forward import linear_of
+from common.model.hf.heads import check_sizes
 from common.model.hf.layers import bring, linear_weights
 from common.model.hf.model import config_of, model_of
 from common.model.hf.parts import llama_of
@@ -31,7 +32,11 @@ def load(path: Path, target: LoadedModel) -> AssistantWeights:
             what.
     """
     config, said = config_of(path)
-    _check_target(path, config, target)
+    sizes = (
+        ("backbone_hidden_size", config.backbone_hidden_size, target.embeddings.shape[1]),
+        ("vocab_size", config.get_text_config().vocab_size, target.vocab_size),
+    )
+    check_sizes(path, target, sizes, "this assistant was made for another model")
     sources = _last_with_keys(path, target)
     weight_files.check_access(path)
     model: Any = bring(model_of(path, config, said, target.dtype), target.device)
@@ -64,18 +69,6 @@ def load(path: Path, target: LoadedModel) -> AssistantWeights:
         out_of=linear_of(model.post_projection),
         clusters=None if among is None else _clusters(path, among),
     )
-
-
-def _check_target(path: Path, config: Any, target: LoadedModel) -> None:
-    """Refuses an assistant of another model, by its sizes."""
-    wanted = config.backbone_hidden_size, config.get_text_config().vocab_size
-    there = target.embeddings.shape[1], target.vocab_size
-    for name, one, other in zip(("backbone_hidden_size", "vocab_size"), wanted, there, strict=True):
-        if one != other:
-            raise ModelError(
-                f"{path}/config.json: {name}: {one}, but {target.name} has {other}: this assistant "
-                "was made for another model"
-            )
 
 
 def _last_with_keys(path: Path, target: LoadedModel) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from inspect import isfunction
 from typing import Any
@@ -114,17 +114,23 @@ def replace_linears(
     """
     others = False
     output_layer = model.get_output_embeddings()  # type: ignore[operator]
+    for parent, name, child in children(model):
+        weights = linear_weights(child)
+        if weights is not None:
+            setattr(parent, name, (head if child is output_layer else make)(*weights))
+        elif device.type == "cpu" and _is_activation(child):
+            setattr(parent, name, SteadyActivation(child))
+        elif _multiplies(child) or (device.type == "cpu" and _bends(child)):
+            child.forward = _steady(child.forward, tile_rows(device))
+            others = True
+    return others
+
+
+def children(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """All modules below one, each with what has it and by which name; they may be replaced."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            weights = linear_weights(child)
-            if weights is not None:
-                setattr(parent, name, (head if child is output_layer else make)(*weights))
-            elif device.type == "cpu" and _is_activation(child):
-                setattr(parent, name, SteadyActivation(child))
-            elif _multiplies(child) or (device.type == "cpu" and _bends(child)):
-                child.forward = _steady(child.forward, tile_rows(device))
-                others = True
-    return others
+            yield parent, name, child
 
 
 def _multiplies(module: nn.Module) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from common.errors import ModelError, first_line
 from common.model import weight_files
 from common.model.hf import attention
-from common.model.hf.layers import bring, is_experts, linear_weights, tiled_experts
+from common.model.hf.heads import check_sizes
+from common.model.hf.layers import bring, children, linear_weights
 from common.model.hf.model import config_of
 from common.model.hf.widening import check_stored
 from common.model.kv_cache import LayerShape
@@ -29,22 +30,31 @@ _ROWS = "paceline_rows"
 
 _UNUSED = "its multi-token prediction layers cannot be used"
 
+_MOST_SAID = 300
+"""Characters of what `transformers` has to say against them: it may name all tensors."""
+
 _KINDS = "layer_types", "mlp_layer_types"
 """Settings that say of which kind each layer is."""
 
 
 def load(path: Path, target: LoadedModel) -> MtpLayer:
-    """Reads the first such layer of a model, to where that is, in its type.
+    """Reads the first such layer of a model, to where that is.
 
     Args:
         path: The model's directory.
         target: It.
 
     Raises:
-        ModelError: Missing, corrupt, unsupported or another model's; says which file or what.
+        ModelError: Missing, corrupt, unsupported or another model's; says what.
     """
     config, said = config_of(path)
-    _check_target(path, config, target)
+    text = config.get_text_config()
+    sizes = (
+        ("hidden_size", text.hidden_size, target.embeddings.shape[1]),
+        ("vocab_size", text.vocab_size, target.vocab_size),
+        ("num_hidden_layers", text.num_hidden_layers, target.layers),
+    )
+    check_sizes(path, target, sizes, "multi-token prediction layers draft for their own model")
     if said:
         problem = f"they are held in fewer bits ({said.get('quant_method')})"
         raise ModelError(f"{path}: {_UNUSED}: {problem}")
@@ -58,24 +68,10 @@ def load(path: Path, target: LoadedModel) -> MtpLayer:
     except Exception as error:  # `transformers`, or our use of it, may raise anything
         if ran_out(error):
             raise
-        problem = first_line(error)
+        problem = shorten(first_line(error), _MOST_SAID)
         if not isinstance(error, ModelError):
             problem = f"{type(error).__name__}: {problem}"
         raise ModelError(f"{path}: {_UNUSED}: {problem}") from error
-
-
-def _check_target(path: Path, config: Any, target: LoadedModel) -> None:
-    """Refuses layers of another model, by its sizes."""
-    text = config.get_text_config()
-    wanted = text.hidden_size, text.vocab_size, text.num_hidden_layers
-    there = target.embeddings.shape[1], target.vocab_size, target.layers
-    names = "hidden_size", "vocab_size", "num_hidden_layers"
-    for name, one, other in zip(names, wanted, there, strict=True):
-        if one != other:
-            raise ModelError(
-                f"{path}/config.json: {name}: {one}, but {target.name} has {other}: multi-token "
-                "prediction layers draft for the model that they come with"
-            )
 
 
 def _model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
@@ -92,7 +88,6 @@ def _model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
             setattr(text, f"mtp_{name}", kinds[-1:])
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, attention.mask)
-    ALL_EXPERTS_FUNCTIONS.register(attention.NAME, tiled_experts)
     with torch.device("meta"):
         main: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=_NAME)
     first = text.num_hidden_layers
@@ -101,11 +96,8 @@ def _model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
         rf"\blayers\.{first}\.",
     ]
     body = main.get_decoder()
-    body.rotary_emb = type(body.rotary_emb)(config=text)
+    body.rotary_emb = type(body.rotary_emb)(config=text).to(device)
     model = MtpModel.from_pretrained(main, device_map={"": device})
-    for module in model.modules():
-        if is_experts(module):
-            module.config._experts_implementation = attention.NAME
     bring(model.layers, device)
     return model.eval().requires_grad_(False)
 
@@ -115,11 +107,14 @@ class _KeysAreThere(Exception):
 
     Args:
         keys: Beside values. # [N, kv heads, D + V]
+        key_size: D.
+        window: See `MtpLayer`.
     """
 
-    def __init__(self, keys: Tensor) -> None:
+    def __init__(self, keys: Tensor, key_size: int, window: int | None) -> None:
         super().__init__()
-        self.keys = keys
+        self.keys, self.window = keys, window
+        self.shape = LayerShape(keys.shape[1], key_size, keys.shape[2] - key_size)
 
 
 class _Layer(MtpLayer):
@@ -137,25 +132,21 @@ class _Layer(MtpLayer):
         self._embeddings = target.embeddings
         make = few_row_products(target.device, self._dtype)
         self._lm_head = make(target.output_weight, None)
-        for parent in list(model.layers.modules()):
-            for name, child in list(parent.named_children()):
-                if (weights := linear_weights(child)) is not None:
-                    setattr(parent, name, ProductLinear(make(*weights)))
+        for parent, name, child in children(model.layers):
+            if (weights := linear_weights(child)) is not None:
+                setattr(parent, name, ProductLinear(make(*weights)))
         self._attended: Attended | None = None  # of a pass, all of which is wanted
         for module in attention.layers(model.layers[0]):
             setattr(module, _ROWS, self)
         self.taps = (target.layers,)
         zero = torch.zeros(1, dtype=torch.int64, device=target.device)
-        self.keys(zero, target.embeddings.index_select(0, zero), zero)  # tells the shape
+        found = self._keys(zero, target.embeddings.index_select(0, zero), zero)
+        self.shape, self.window = found.shape, found.window
+        model.create_masks_for_mtp_layer = lambda *_: {"attention_mask": None}  # there are none
 
-    @torch.inference_mode()
     def keys(self, tokens: Tensor, states: Tensor, positions: Tensor) -> Tensor:
         """See `MtpLayer`."""
-        try:
-            self._run(tokens, states, positions, None)
-        except _KeysAreThere as found:
-            return found.keys
-        raise ModelError("its attention does not go through AttentionInterface")
+        return self._keys(tokens, states, positions).keys
 
     @torch.inference_mode()
     def through(
@@ -164,6 +155,14 @@ class _Layer(MtpLayer):
         """See `MtpLayer`."""
         left = self._run(tokens, states, positions, attended)
         return left, self._lm_head(left).float()
+
+    @torch.inference_mode()
+    def _keys(self, tokens: Tensor, states: Tensor, positions: Tensor) -> _KeysAreThere:
+        try:
+            self._run(tokens, states, positions, None)
+        except _KeysAreThere as found:
+            return found
+        raise ModelError("its attention does not go through AttentionInterface")
 
     def _run(
         self, tokens: Tensor, states: Tensor, positions: Tensor, attended: Attended | None
@@ -185,9 +184,7 @@ class _Layer(MtpLayer):
         """What rows see. # [1, H, N, D], [1, Hkv, N, D], [1, Hkv, N, V] -> [1, N, H, V]"""
         own = torch.cat((key[0], value[0]), dim=-1).transpose(0, 1)
         if self._attended is None:
-            self.shape = LayerShape(key.shape[1], key.shape[3], value.shape[3])
-            self.window = window
-            raise _KeysAreThere(own)
+            raise _KeysAreThere(own, key.shape[3], window)
         queries = query[0].transpose(0, 1).float() * scaling
         seen = self._attended(queries, own.float())
         return seen.view(1, len(own), query.shape[1], -1).to(query.dtype)

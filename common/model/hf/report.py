@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError
+from common.model.mtp.checkpoint import further_layers, is_of
 
 _log = logging.getLogger(__name__)
 
@@ -39,21 +39,14 @@ def check(directory: Path, report: Mapping[str, Iterable[Any]], text: Any) -> No
     for problem in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, report[problem])):
             raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {names[0]}")
-    first = text.num_hidden_layers
-    further = range(first, first + (getattr(text, "num_nextn_predict_layers", None) or 0))
+    further = further_layers(text.to_dict())
     unread = sorted(str(name) for name in report["unexpected_keys"])
-    unread = [name for name in unread if not _is_of(further, name)]
+    unread = [name for name in unread if not is_of(further, name)]
     if scales := [name for name in unread if "weight_scale" in name]:
         raise ModelError(f"{directory}: scales of quantised weights, not used: {scales[0]}")
     if unread:
         said = {"path": str(directory), "count": len(unread), "first": unread[0]}
         _log.warning("tensors of a model's files are not used", extra=said)
-
-
-def _is_of(further: range, name: str) -> bool:
-    """Whether a tensor is of a layer that predicts further tokens."""
-    layers = re.findall(r"\blayers\.(\d+)\.", name)
-    return "mtp" in name.split(".") or any(int(layer) in further for layer in layers)
 
 
 def _is_no_table(record: logging.LogRecord) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common import json_object
+from common.model import weight_files
 from common.model.mtp.layer import MtpLayer
 
 if TYPE_CHECKING:
@@ -19,19 +22,39 @@ def is_one(path: Path) -> bool:
     """Whether a directory holds a model with such layers, rather than a head.
 
     Raises:
-        ModelError: Its configuration cannot be read.
+        ModelError: Its configuration or its files cannot be read.
     """
     config = json_object.read(path / "config.json")
     text = config.get("text_config")
-    counts = [part.get(SETTING) for part in (config, text) if isinstance(part, dict)]
-    return any(isinstance(count, int) and count > 0 for count in counts)
+    further = further_layers(text if isinstance(text, dict) else config)
+    if not further or not weight_files.are_there(path):
+        return False
+    return any(is_of(further, name) for name in weight_files.stored(path))
+
+
+def further_layers(text: Mapping[str, Any]) -> range:
+    """Numbers of such layers, behind the others.
+
+    Args:
+        text: Configuration of the part that reads text.
+    """
+    first, count = text.get("num_hidden_layers"), text.get(SETTING)
+    if not isinstance(first, int) or not isinstance(count, int):
+        return range(0)
+    return range(first, first + count)
+
+
+def is_of(further: range, name: str) -> bool:
+    """Whether a tensor is of one of such layers."""
+    layers = re.findall(r"\blayers\.(\d+)\.", name)
+    return "mtp" in name.split(".") or any(int(layer) in further for layer in layers)
 
 
 def load(path: Path, target: LoadedModel) -> MtpLayer:
-    """Reads the first of them, to where its model is, in its type.
+    """Reads the first of them, to where its model is.
 
     Raises:
-        ModelError: Missing, corrupt, unsupported or another model's; says which file or what.
+        ModelError: Missing, corrupt, unsupported or another model's; says what.
     """
     from common.model.hf import mtp  # takes seconds: only where it is needed
 

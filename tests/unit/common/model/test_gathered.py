@@ -6,6 +6,7 @@ from itertools import chain, pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -78,3 +79,18 @@ def test_keys_stay_as_they_are_in_the_cache(
     assert found.dtype == torch.float32
     wanted = Gathered(cache, texts, torch.float32).attended(queries, [0, 1, 1], aside)
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_values_may_be_shorter_than_keys() -> None:
+    """As if they were as long, and zeros behind."""
+    generator = torch.Generator().manual_seed(1)
+    cache = torch.randn(20, 2, 6 + 4, generator=generator)
+    texts = [torch.randperm(20, generator=generator)[:length].numpy() for length in (7, 3)]
+    queries = torch.randn(3, 4, 6, generator=generator)
+    aside = torch.randn(3, 2, 2, 6 + 4, generator=generator)
+    found = Gathered(cache, texts, cache.dtype, key_size=6).attended(queries, [0, 1, 1], aside)
+    wide, beside = (F.pad(each, (0, 2)) for each in (cache, aside))
+    wanted = Gathered(wide, texts, cache.dtype).attended(queries, [0, 1, 1], beside)
+    assert found.shape == (3, 4 * 4)
+    torch.testing.assert_close(found.view(3, 4, 4), wanted.view(3, 4, 6)[..., :4])
+    assert not wanted.view(3, 4, 6)[..., 4:].any()

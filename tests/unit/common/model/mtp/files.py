@@ -39,7 +39,8 @@ def write(kind: str, directory: Path, **changes: Any) -> Path:
         tensors[f"{behind}{name}.weight"] = 1 + 0.3 * torch.randn(hidden)
     tensors[f"{behind}eh_proj.weight"] = torch.randn(hidden, 2 * hidden) / hidden**0.5
     tensors[f"{behind}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
-    tensors[f"{behind}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    output = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
+    tensors[f"{behind}shared_head.head.weight"] = output.clone()
     if kind == "mellum":
         tensors = {_in_mellum(name, behind): tensor for name, tensor in tensors.items()}
     save_file(tensors, file, {"format": "pt"})

@@ -16,6 +16,7 @@ from common.model.keyed_head import Behind
 from common.model.mtp.head import MtpHead
 from common.model.runner import Runner
 from common.model.segment import Segment
+from tests import tiny_models
 from tests.inprocess import eagle_of, runner
 from tests.tiny_models import VOCAB
 from tests.unit.common.model.mtp import files
@@ -33,8 +34,10 @@ class Case(NamedTuple):
     theirs: Any
 
 
-def _case(kind: str, directory: Path) -> Case:
-    files.write(kind, directory)
+def _case(kind: str, directory: Path, **changes: Any) -> Case:
+    files.write(kind, directory, **changes)
+    if changes:
+        tiny_models.split(directory, "model-00001-of-00001.safetensors")
     target = runner(directory, eagle=directory)
     head = eagle_of(directory, target)
     assert isinstance(head, MtpHead)
@@ -86,11 +89,22 @@ def _close(found: Tensor, expected: Tensor) -> None:
     assert expected.std() > 0.1
 
 
-@pytest.mark.parametrize("kind", ["glm4_moe", "glm4_moe_lite", "deepseek_v3", "mellum"])
-def test_guesses_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("glm4_moe", {}),
+        ("glm4_moe_lite", {}),
+        ("deepseek_v3", {}),
+        ("mellum", {}),
+        ("glm4_moe", {"tie_word_embeddings": True}),
+    ],
+)
+def test_guesses_are_those_of_transformers(
+    kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     """Of several texts at once, depth by depth, and of two guesses behind one. Windows do not move
-    with guesses."""
-    case = _case(kind, tmp_path)
+    with guesses. Once files have an index, and the output layer is the embeddings."""
+    case = _case(kind, tmp_path, **changes)
     texts = [*map(_text, LENGTHS)]
     seen = [_seen(case, text) for text in texts]
     expected = [_their_logits(case, text, (7, 8, 9)) for text in texts]
