@@ -13,7 +13,7 @@ from tests import tiny_models
 
 LAYERS = 2
 
-_LISTS = "layer_types", "mlp_layer_types"
+LISTS = "layer_types", "mlp_layer_types"
 _MELLUM = {
     "eh_proj": "fc",
     "enorm": "pre_fc_norm_embedding",
@@ -27,7 +27,7 @@ def write(kind: str, directory: Path, **changes: Any) -> Path:
     """A model of a kind: of one layer more, which becomes the one that it brings along."""
     more: dict[str, Any] = {"num_hidden_layers": LAYERS + 1}
     settings = {**(tiny_models.ARCHITECTURES | tiny_models.MORE)[kind], **changes}
-    for name in _LISTS:
+    for name in LISTS:
         if name in settings:
             more[name] = [*settings[name], settings[name][-1]]
     tiny_models.stirred(kind, directory, **changes, **more)
@@ -46,7 +46,7 @@ def write(kind: str, directory: Path, **changes: Any) -> Path:
     save_file(tensors, file, {"format": "pt"})
     said = json.loads(config.read_text())
     said |= {"num_hidden_layers": LAYERS, "num_nextn_predict_layers": 1}
-    for name in _LISTS:
+    for name in LISTS:
         if isinstance(said.get(name), list):
             said[name] = said[name][:LAYERS]
     config.write_text(json.dumps(said))

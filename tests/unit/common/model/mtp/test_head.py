@@ -47,8 +47,9 @@ def _case(kind: str, directory: Path, **changes: Any) -> Case:
     their_target._keys_to_ignore_on_load_unexpected = [r"^mtp\.", rf"layers\.{files.LAYERS}\."]
     text = their_target.config
     text.num_mtp_layers = 1
-    if getattr(text, "mlp_layer_types", None):
-        text.mtp_mlp_layer_types = ["sparse"]
+    for name in files.LISTS:
+        if getattr(text, name, None) and not getattr(text, f"mtp_{name}", None):
+            setattr(text, f"mtp_{name}", getattr(text, name)[-1:])
     return Case(target, head, their_target.eval(), MtpModel.from_pretrained(their_target).eval())
 
 
