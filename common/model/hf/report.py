@@ -10,7 +10,7 @@ from typing import Any
 from transformers.utils import logging as hf_logging
 
 from common.errors import ModelError
-from common.model.mtp.checkpoint import further_layers, is_of
+from common.model.mtp.checkpoint import SETTING, further_layers, is_of
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def check(directory: Path, report: Mapping[str, Iterable[Any]], text: Any) -> No
     for problem in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, report[problem])):
             raise ModelError(f"{directory}: {problem.replace('_', ' ')}: {names[0]}")
-    further = further_layers(text.to_dict())
+    further = further_layers(text.num_hidden_layers, getattr(text, SETTING, None))
     unread = sorted(str(name) for name in report["unexpected_keys"])
     unread = [name for name in unread if not is_of(further, name)]
     if scales := [name for name in unread if "weight_scale" in name]:

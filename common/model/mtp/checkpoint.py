@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common import json_object
 from common.model import weight_files
@@ -25,23 +24,24 @@ def is_one(path: Path) -> bool:
         ModelError: Its configuration or its files cannot be read.
     """
     config = json_object.read(path / "config.json")
-    text = config.get("text_config")
-    further = further_layers(text if isinstance(text, dict) else config)
+    nested = config.get("text_config")
+    text = nested if isinstance(nested, dict) else config
+    further = further_layers(text.get("num_hidden_layers"), text.get(SETTING))
     if not further or not weight_files.are_there(path):
         return False
     return any(is_of(further, name) for name in weight_files.stored(path))
 
 
-def further_layers(text: Mapping[str, Any]) -> range:
+def further_layers(layers: object, further: object) -> range:
     """Numbers of such layers, behind the others.
 
     Args:
-        text: Configuration of the part that reads text.
+        layers: How many others there are, as configurations of the part that reads text say.
+        further: The same of `SETTING`; there may be none.
     """
-    first, count = text.get("num_hidden_layers"), text.get(SETTING)
-    if not isinstance(first, int) or not isinstance(count, int):
+    if not isinstance(layers, int) or not isinstance(further, int):
         return range(0)
-    return range(first, first + count)
+    return range(layers, layers + further)
 
 
 def is_of(further: range, name: str) -> bool:

@@ -10,8 +10,8 @@ from torch import Tensor
 from common.model.kv_cache import LayerShape
 
 Attended = Callable[[Tensor, Tensor], Tensor]
-"""What rows see: of queries, scaled, and their own keys beside values, float32
-`[R, heads, D]` and `[R, kv heads, D + V]`, to `[R, heads * V]`."""
+"""What rows see: of queries, scaled, and their own keys beside values, which may be in the cache
+already; float32 `[R, heads, D]` and `[R, kv heads, D + V]`, to `[R, heads * V]`."""
 
 
 class MtpLayer(ABC):
