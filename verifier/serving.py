@@ -25,7 +25,7 @@ from verifier import metrics
 from verifier.config import LEAST_KV_BYTES, VerifierConfig
 from verifier.cost import StepCost, measure
 from verifier.engine import Engine
-from verifier.heads import head_for, load_head, load_heads, runner_options
+from verifier.heads import Weights, head_for, load_head, load_heads, runner_options
 from verifier.links import DrafterLinks
 from verifier.methods import Head
 from verifier.service import VerifierService, status
@@ -54,12 +54,7 @@ def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
     loaded = worker_process.load_model(
         settings, partial(load, quantize=settings.quantize, keep_output=wanted)
     )
-    weights = load_head(_head_path(settings, loaded), loaded) if settings.eagle else None
-    if not settings.eagle and mtp_checkpoint.is_one(loaded.path):
-        _log.info(
-            "the model brings a drafting head along, which is not used",
-            extra={"setting": "eagle", "would_be": settings.model},
-        )
+    weights = _head_of(settings, loaded)
     if not settings.medusa:  # it was kept to see whose head it is
         loaded = replace(loaded, output_weight=None)
     runner = worker_process.make_runner(
@@ -74,9 +69,15 @@ def _load(settings: VerifierConfig) -> tuple[Runner, Head | None]:
     return runner, head_for(weights, runner) if weights else None
 
 
-def _head_path(settings: VerifierConfig, loaded: LoadedModel) -> str:
-    """Where the head is: a model that brings its own may be a repository of the hub."""
-    return str(loaded.path) if settings.eagle == settings.model else settings.eagle
+def _head_of(settings: VerifierConfig, loaded: LoadedModel) -> Weights | None:
+    """The weights of the head, where one is named."""
+    if settings.eagle:
+        own = settings.eagle == settings.model  # which may be a repository of the hub
+        return load_head(str(loaded.path) if own else settings.eagle, loaded)
+    if mtp_checkpoint.is_one(loaded.path):
+        said = {"setting": "eagle", "value": settings.model}
+        _log.info("the model brings a drafting head along, which is not used", extra=said)
+    return None
 
 
 async def serve(
