@@ -62,6 +62,10 @@ def load_head(path: str, loaded: LoadedModel) -> Weights:
     assistant, or one that the model brings along.
 
     Embeddings that are the model's own are left to it, as published heads often have them.
+
+    Raises:
+        ModelError: Missing, corrupt, unsupported or made for another model; says which file or
+            what.
     """
     directory = Path(path)
     eagle_checkpoint.check_there(directory)
@@ -73,8 +77,8 @@ def load_head(path: str, loaded: LoadedModel) -> Weights:
             return mtp_checkpoint.load(directory, loaded)
     if directory.samefile(loaded.path):
         raise ModelError(
-            f"{path}: this model brings no drafting head along: its config.json has no "
-            f"{mtp_checkpoint.SETTING}, or its files have no such layers"
+            f"{path}: this model brings no drafting head along: its config.json counts none "
+            f"({mtp_checkpoint.SETTING}), or its files have no such layers"
         )
     assert loaded.output_weight is not None
     with room_for(f"the head of {path}", OTHER_WEIGHTS):

@@ -74,7 +74,7 @@ def _head_of(settings: VerifierConfig, loaded: LoadedModel) -> Weights | None:
     if settings.eagle:
         own = settings.eagle == settings.model  # which may be a repository of the hub
         return load_head(str(loaded.path) if own else settings.eagle, loaded)
-    if mtp_checkpoint.is_one(loaded.path):
+    if mtp_checkpoint.is_usable(loaded.path):
         said = {"setting": "eagle", "value": settings.model}
         _log.info("the model brings a drafting head along, which is not used", extra=said)
     return None

@@ -102,7 +102,7 @@ class TorchHead(KeyedHead):
         device = self.cache.device
         tokens = [token for text in texts for token in text.tokens]
         spans = [np.arange(text.position, text.end) for text in texts]
-        slots = [text.slots[span] for text, span in zip(texts, spans, strict=True)]
+        slots = [text.slots[text.position : text.end] for text in texts]
         x = self._fc(torch.cat([text.states for text in texts]).to(self._dtype))
         rows = self.rows(x, on_device(tokens, device))
         turns = self.turns(on_device(np.concatenate(spans), device))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ def load(path: Path, target: LoadedModel) -> MtpLayer:
         target: It.
 
     Raises:
-        ModelError: Missing, corrupt, unsupported or another model's; says what.
+        ModelError: Corrupt, unsupported or of other sizes; says what.
     """
     config, said = config_of(path)
     text = config.get_text_config()
@@ -58,7 +57,6 @@ def load(path: Path, target: LoadedModel) -> MtpLayer:
     if said:
         problem = f"they are held in fewer bits ({said.get('quant_method')})"
         raise ModelError(f"{path}: {_UNUSED}: {problem}")
-    weight_files.check_access(path)
     check_stored(path, weight_files.stored(path), said)
     try:
         # Where a processor imitates the model's type, in what is fast.
@@ -68,7 +66,7 @@ def load(path: Path, target: LoadedModel) -> MtpLayer:
     except Exception as error:  # `transformers`, or our use of it, may raise anything
         if ran_out(error):
             raise
-        problem = shorten(first_line(error), _MOST_SAID)
+        problem = first_line(error)[:_MOST_SAID]
         if not isinstance(error, ModelError):
             problem = f"{type(error).__name__}: {problem}"
         raise ModelError(f"{path}: {_UNUSED}: {problem}") from error
@@ -142,7 +140,8 @@ class _Layer(MtpLayer):
         zero = torch.zeros(1, dtype=torch.int64, device=target.device)
         found = self._keys(zero, target.embeddings.index_select(0, zero), zero)
         self.shape, self.window = found.shape, found.window
-        model.create_masks_for_mtp_layer = lambda *_: {"attention_mask": None}  # there are none
+        # The window is known now: no further pass makes a mask to tell it.
+        model.create_masks_for_mtp_layer = lambda *_: {"attention_mask": None}
 
     def keys(self, tokens: Tensor, states: Tensor, positions: Tensor) -> Tensor:
         """See `MtpLayer`."""

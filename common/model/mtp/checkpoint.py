@@ -32,6 +32,15 @@ def is_one(path: Path) -> bool:
     return any(is_of(further, name) for name in weight_files.stored(path))
 
 
+def is_usable(path: Path) -> bool:
+    """Whether such layers are there that `load` reads: not where they are held in fewer bits.
+
+    Raises:
+        ModelError: As `is_one`.
+    """
+    return is_one(path) and "quantization_config" not in json_object.read(path / "config.json")
+
+
 def further_layers(layers: object, further: object) -> range:
     """Numbers of such layers, behind the others.
 
@@ -46,7 +55,7 @@ def further_layers(layers: object, further: object) -> range:
 
 def is_of(further: range, name: str) -> bool:
     """Whether a tensor is of one of such layers."""
-    layers = re.findall(r"\blayers\.(\d+)\.", name)
+    layers = re.findall(r"(?:^|\bmodel\.|\blanguage_model\.)layers\.(\d+)\.", name)  # no pictures'
     return "mtp" in name.split(".") or any(int(layer) in further for layer in layers)
 
 
@@ -54,7 +63,7 @@ def load(path: Path, target: LoadedModel) -> MtpLayer:
     """Reads the first of them, to where its model is.
 
     Raises:
-        ModelError: Missing, corrupt, unsupported or another model's; says what.
+        ModelError: Corrupt, unsupported or of other sizes; says what.
     """
     from common.model.hf import mtp  # takes seconds: only where it is needed
 

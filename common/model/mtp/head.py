@@ -50,7 +50,7 @@ class MtpHead(KeyedHead):
     def write(self, texts: Sequence[Behind]) -> None:
         """See `KeyedHead`."""
         spans = [np.arange(text.position, text.end) for text in texts]
-        slots = [text.slots[span] for text, span in zip(texts, spans, strict=True)]
+        slots = [text.slots[text.position : text.end] for text in texts]
         numbers = np.stack(
             (
                 np.concatenate([text.tokens for text in texts]),

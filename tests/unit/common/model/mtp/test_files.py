@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from common.errors import ModelError
 from common.model.eagle.weights import EagleWeights
+from common.model.hf import mtp
 from common.model.loader import load
+from common.model.mtp import checkpoint
 from common.model.mtp.layer import MtpLayer
 from tests import tiny_models
 from tests.unit.common.model.mtp import files
@@ -124,3 +126,69 @@ def test_one_of_another_directory(tmp_path: Path) -> None:
     loaded = load(str(tiny_models.save("glm4_moe", tmp_path / "other")), device="cpu")
     layer = load_head(str(files.write("glm4_moe", tmp_path / "target")), loaded)
     assert isinstance(layer, MtpLayer)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_it_computes_in_the_models_type_where_that_is_fast(
+    works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = files.write("glm4_moe", tmp_path)
+    loaded = load(str(path), dtype="bfloat16", device="cpu")
+    monkeypatch.setattr(mtp, "packing_works", lambda dtype: works)
+    layer, zero = load_head(str(path), loaded), torch.zeros(1, dtype=torch.int64)
+    assert isinstance(layer, MtpLayer)
+    found = layer.keys(zero, loaded.embeddings[:1], zero).dtype
+    assert found == (torch.bfloat16 if works else torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("tried"), "^no room for the multi-token prediction layer of "),
+        (RuntimeError("tensor " * 1000), "RuntimeError: (tensor ){42}tensor$"),
+    ],
+)
+def test_what_goes_wrong_is_said_briefly(
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = files.write("glm4_moe", tmp_path)
+    loaded = load(str(path), device="cpu")
+
+    def fails(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(mtp, "_model_of", fails)
+    with pytest.raises(ModelError, match=said):
+        load_head(str(path), loaded)
+
+
+def test_the_setting_may_be_nested(tmp_path: Path) -> None:
+    path = files.write("glm4_moe", tmp_path)
+    file = path / "config.json"
+    file.write_text(json.dumps({"text_config": json.loads(file.read_text())}))
+    assert checkpoint.is_one(path)
+
+
+def test_what_is_none_or_cannot_be_read(tmp_path: Path) -> None:
+    path = files.write("glm4_moe", tmp_path / "target")
+    assert checkpoint.is_usable(path)
+    _says(quantization_config={"quant_method": "fp8"})(path)
+    assert checkpoint.is_one(path)
+    assert not checkpoint.is_usable(path)
+    (tmp_path / "config.json").write_text('{"num_nextn_predict_layers": 1}')
+    assert not checkpoint.is_one(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "further"),
+    [
+        ("model.layers.46.mlp.weight", True),
+        ("model.language_model.layers.46.enorm.weight", True),
+        ("mtp.fc.weight", True),
+        ("model.layers.45.mlp.weight", False),
+        ("model.visual.layers.46.mlp.weight", False),
+        ("vision_model.encoder.layers.46.mlp.weight", False),
+    ],
+)
+def test_tensors_of_further_layers(name: str, further: bool) -> None:
+    assert checkpoint.is_of(range(46, 47), name) == further

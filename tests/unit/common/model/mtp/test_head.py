@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import MtpModel
 
 from common.model.keyed_head import Behind
+from common.model.mtp import head
 from common.model.mtp.head import MtpHead
 from common.model.runner import Runner
 from common.model.segment import Segment
@@ -39,8 +40,8 @@ def _case(kind: str, directory: Path, **changes: Any) -> Case:
     if changes:
         tiny_models.split(directory, "model-00001-of-00001.safetensors")
     target = runner(directory, eagle=directory)
-    head = eagle_of(directory, target)
-    assert isinstance(head, MtpHead)
+    made = eagle_of(directory, target)
+    assert isinstance(made, MtpHead)
     their_target = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     )
@@ -50,7 +51,7 @@ def _case(kind: str, directory: Path, **changes: Any) -> Case:
     for name in files.LISTS:
         if getattr(text, name, None) and not getattr(text, f"mtp_{name}", None):
             setattr(text, f"mtp_{name}", getattr(text, name)[-1:])
-    return Case(target, head, their_target.eval(), MtpModel.from_pretrained(their_target).eval())
+    return Case(target, made, their_target.eval(), MtpModel.from_pretrained(their_target).eval())
 
 
 def _text(length: int) -> list[int]:
@@ -123,3 +124,11 @@ def test_guesses_are_those_of_transformers(
     for row, logits in zip(found, (expected[0], expected[1], other), strict=True):
         _close(row, logits[3])
     _close(draft.further([2], [3])[0], other[4])
+
+
+def test_groups_count_what_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, told = _case("mellum", tmp_path), list[int]()
+    texts = [_seen(case, _text(length)) for length in (5, 100)]
+    monkeypatch.setattr(head, "groups", lambda sizes, device: told.extend(sizes))
+    case.head.groups(texts)
+    assert told == [case.head.draft([text])._texts._held.nbytes for text in texts]
