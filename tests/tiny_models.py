@@ -366,6 +366,12 @@ def _made(kind: str, seed: int, changes: str) -> Path:
     return made
 
 
+def text(length: int, vocab_size: int = VOCAB) -> list[int]:
+    """Random ids; a longer text does not begin as a shorter one does."""
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(3, vocab_size, (length,), generator=generator).tolist()
+
+
 def resized(model: Path, directory: Path, vocab_size: int) -> Path:
     """Writes a model with fewer ids, or with more: these repeat the first ones."""
     shutil.copytree(model, directory, dirs_exist_ok=True)

@@ -51,12 +51,6 @@ def _case(folder: Path, *, kind: str = files.TARGET, ordered: bool = False, **ch
     return Case(target, eagle_of(path, target), their_target.eval(), theirs.eval())
 
 
-def _text(length: int) -> list[int]:
-    return torch.randint(
-        3, IDS, (length,), generator=torch.Generator().manual_seed(length)
-    ).tolist()
-
-
 def _seen(target: Runner, ids: Seq[int]) -> Ending:
     """What a target that was shown all but the last token knows of a text."""
     end = len(ids) - 1
@@ -115,7 +109,7 @@ def test_guesses_are_those_of_transformers(
 ) -> None:
     """Of several texts at once, depth by depth, and of two guesses behind one."""
     case = _case(tmp_path, kind=kind, ordered=ordered, **changes)
-    texts = [*map(_text, lengths)]
+    texts = [tiny_models.text(length, IDS) for length in lengths]
     seen = [_seen(case.target, text) for text in texts]
     expected = [_their_logits(case, text, (7, 8, 9)) for text in texts]
     draft = case.head.draft(seen)
@@ -147,7 +141,7 @@ def test_a_target_that_sees_pictures_keeps_its_keys_alike(tmp_path: Path) -> Non
     found = []
     for dtype, quantize in (("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")):
         target = runner(tmp_path / "target", dtype, quantize=quantize)
-        draft = eagle_of(path, target).draft([_seen(target, _text(60))])
+        draft = eagle_of(path, target).draft([_seen(target, tiny_models.text(60, IDS))])
         found.append(torch.cat((draft.logits, draft.further([0], [5]))))
     for other in found[1:]:
         assert float((other - found[0]).norm() / found[0].norm()) < 0.1
@@ -156,7 +150,7 @@ def test_a_target_that_sees_pictures_keeps_its_keys_alike(tmp_path: Path) -> Non
 def test_files_that_are_overwritten_afterwards_change_nothing(tmp_path: Path) -> None:
     """Nor does one that is cut short end the process: weights are in no pages of a file."""
     case = _case(tmp_path, ordered=True)
-    seen = _seen(case.target, _text(20))
+    seen = _seen(case.target, tiny_models.text(20, IDS))
     before = case.head.draft([seen]).logits.clone()
     file = tmp_path / "assistant" / "model.safetensors"
     with file.open("r+b") as stream:
@@ -170,7 +164,7 @@ def test_texts_are_drafted_behind_in_groups_that_memory_holds(
 ) -> None:
     case = _case(tmp_path, ordered=ordered)
     assert isinstance(case.head, AssistantHead)
-    seen = [_seen(case.target, _text(length)) for length in (100, 20, 90)]
+    seen = [_seen(case.target, tiny_models.text(length, IDS)) for length in (100, 20, 90)]
     assert case.head.groups(seen) == [[1, 2, 0]]
     # Keys and values of 2 heads in four bytes, 32 numbers of all positions, 16 of those in the
     # window; three times the logits, and the rows that 5 of 20 clusters have in the output layer.

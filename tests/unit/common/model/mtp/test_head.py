@@ -19,7 +19,6 @@ from common.model.runner import Runner
 from common.model.segment import Segment
 from tests import tiny_models
 from tests.inprocess import eagle_of, runner
-from tests.tiny_models import VOCAB
 from tests.unit.common.model.mtp import files
 
 LENGTHS = (5, 30, 100)
@@ -52,12 +51,6 @@ def _case(kind: str, directory: Path, **changes: Any) -> Case:
         if getattr(text, name, None) and not getattr(text, f"mtp_{name}", None):
             setattr(text, f"mtp_{name}", getattr(text, name)[-1:])
     return Case(target, made, their_target.eval(), MtpModel.from_pretrained(their_target).eval())
-
-
-def _text(length: int) -> list[int]:
-    return torch.randint(
-        3, VOCAB, (length,), generator=torch.Generator().manual_seed(length)
-    ).tolist()
 
 
 def _seen(case: Case, ids: Seq[int]) -> Behind:
@@ -107,7 +100,7 @@ def test_guesses_are_those_of_transformers(
     """Of several texts at once, depth by depth, and of two guesses behind one. Windows do not move
     with guesses. Once files have an index, and the output layer is the embeddings."""
     case = _case(kind, tmp_path, **changes)
-    texts = [*map(_text, LENGTHS)]
+    texts = [*map(tiny_models.text, LENGTHS)]
     seen = [_seen(case, text) for text in texts]
     expected = [_their_logits(case, text, (7, 8, 9)) for text in texts]
     draft = case.head.draft(seen)
@@ -128,7 +121,7 @@ def test_guesses_are_those_of_transformers(
 
 def test_groups_count_what_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case, told = _case("mellum", tmp_path), list[int]()
-    texts = [_seen(case, _text(length)) for length in (5, 100)]
+    texts = [_seen(case, tiny_models.text(length)) for length in (5, 100)]
     monkeypatch.setattr(head, "groups", lambda sizes, device: told.extend(sizes))
     case.head.groups(texts)
     assert told == [case.head.draft([text])._texts._held.nbytes for text in texts]
