@@ -328,12 +328,17 @@ INLINE Floats dot_pairs(Floats acc, Pairs a, Pairs b)
     return fmadd(a.odd, b.odd, fmadd(a.even, b.even, acc));
 }
 
-/* One side of weights: float32, or whole numbers of 16 bits. */
+/* One side of weights: float32, or whole numbers of 16 bits. Made once for all rows: left to itself
+   the compiler makes it for some of them again. */
 INLINE Ints weights_side(int narrow, int side, Ints x)
 {
+    Ints sided;
     if (narrow)
-        return _mm256_srai_epi16(side ? x : _mm256_slli_epi16(x, 8), 8);
-    return side ? upper_halves(x) : _mm256_slli_epi32(x, 16);
+        sided = _mm256_srai_epi16(side ? x : _mm256_slli_epi16(x, 8), 8);
+    else
+        sided = side ? upper_halves(x) : _mm256_slli_epi32(x, 16);
+    __asm__("" : "+x"(sided));
+    return sided;
 }
 
 /* Adds products of what is even, or odd. Sums are not left to the compiler, which else copies them

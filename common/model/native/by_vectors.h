@@ -66,13 +66,16 @@ INLINE void add_group(int narrow, int count, int begin, int end, const Ints *wei
         }
         return;
     }
+    Ints sided[VECTORS];
+#pragma GCC unroll 8
+    for (int v = begin; v < end; v++)
+        sided[v] = weights_side(narrow, side, weights[place(v, slice)]);
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
         Ints inputs = inputs_of(tile, step, count, i, group, side);
 #pragma GCC unroll 8
         for (int v = begin; v < end; v++)
-            acc[i][v] = add_side(narrow, acc[i][v],
-                                 weights_side(narrow, side, weights[place(v, slice)]), inputs);
+            acc[i][v] = add_side(narrow, acc[i][v], sided[v], inputs);
     }
 }
 
