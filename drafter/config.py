@@ -58,7 +58,8 @@ class DrafterConfig(WorkerConfig):
     """Port to listen on; 0 takes a free one."""
     quantize: Literal["auto", "none", "int8", "int4"] = "auto"
     """What the weights of linear layers are rounded to as they are loaded; the text stays what it
-    is. auto tries both on a CPU, and takes int8 where it is faster and drafts hardly differ."""
+    is. auto tries both on a CPU, and takes int8 where it is faster and drafts hardly differ. Where
+    the compiled decoder runs the model, int8 is beside bfloat16, whatever `dtype` says."""
     grace_s: float = 5.0
     """Time sessions get to end when the process is told to stop, in seconds."""
     max_streams: int = 64

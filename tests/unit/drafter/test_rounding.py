@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from common.errors import ModelError
+from common.model.kernels import Kernels
 from common.model.loader import LoadedModel, load
 from common.model.quantized import Quantize
 from drafter import rounding
@@ -29,6 +32,24 @@ def test_auto_asks_for_both(
     assert ("int8" in loaded.kernels) is rounded
 
 
+@pytest.mark.parametrize("quantize", ["auto", "int8"])
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_int8_is_beside_bfloat16_where_the_decoder_runs_it(
+    kernels: Kernels, quantize: DraftQuantize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alike for who says so and who leaves it to the drafter: it has such products beside no other
+    type."""
+    monkeypatch.setattr(rounding, "compare", lambda exact, other: (1.0, 0.5))
+    directory = str(tiny_models.save("llama", tmp_path))
+    by_decoder = load(directory, device="cpu", kernels=kernels).kernels.startswith("native")
+    loaded = load_drafter(
+        directory, quantize=quantize, dtype="float32", device="cpu", kernels=kernels
+    )
+    assert "int8" in loaded.kernels
+    assert loaded.kernels.startswith("native") is by_decoder
+    assert loaded.dtype == (torch.bfloat16 if by_decoder else torch.float32)
+
+
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 def test_who_says_what_to_do_is_not_asked_again(
     quantize: DraftQuantize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,28 +60,42 @@ def test_who_says_what_to_do_is_not_asked_again(
     assert ("int8" in loaded.kernels) is (quantize == "int8")
 
 
-@pytest.mark.parametrize("kind", ["phimoe", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["phimoe", "llama"])
 def test_what_cannot_be_rounded_stays_as_it_is(
     kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is loaded again only where kernels of ours, which may round it, run it."""
+    """It is loaded again only where nothing says before that it will be refused."""
     caplog.set_level("INFO", rounding.__name__)
-    asked = []
+    asked: list[Quantize] = []
+    refusal = "its experts are no linear layers"
 
     def watched(path: str, *, quantize: Quantize, **options: Any) -> LoadedModel:
         asked.append(quantize)
+        if quantize != "none":
+            raise ModelError(refusal)
         return load(path, quantize=quantize, **options)
 
     monkeypatch.setattr(rounding, "load", watched)
     directory = str(tiny_models.save(kind, tmp_path))
     loaded = load_drafter(directory, quantize="auto", device="cpu")
     assert "int8" not in loaded.kernels
-    assert asked == (["none", "int8"] if loaded.kernels.startswith("native") else ["none"])
+    assert asked == (["none"] if kind == "phimoe" else ["none", "int8"])
     (said,) = (each for each in caplog.records if each.name == rounding.__name__)
-    assert "its experts are no linear layers" in said.__dict__["reason"]
+    assert refusal in said.__dict__["reason"]
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "mixtral"])
+def test_experts_are_rounded_where_the_decoder_runs_them(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounding, "compare", lambda exact, other: (1.0, 0.5))
+    directory = str(tiny_models.save(kind, tmp_path))
+    by_decoder = load(directory, device="cpu").kernels.startswith("native")
+    loaded = load_drafter(directory, quantize="auto", device="cpu")
+    assert ("int8" in loaded.kernels) is by_decoder
 
 
 def test_a_model_agrees_with_itself_and_nearly_with_itself_rounded(demo_draft: Path) -> None:
