@@ -53,7 +53,7 @@ class Lives:
     def begin(self, sequence: Sequence) -> None:
         """Gives a text that was admitted a method of its own; plainly, where that cannot begin."""
         sequence.begun = True
-        self._totals.begin()
+        self._totals.begin(sequence.arrived_at)
         model = self._runner.loaded
         try:
             sequence.counts.method = self._choice.choose(sequence.request)

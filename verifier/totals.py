@@ -41,6 +41,10 @@ class Drafts:
             positions[depth] += 1
 
 
+TOGETHER_S = 0.1
+"""In which texts that are asked for together come, one after the other."""
+
+
 class Totals:
     """Counts of one engine."""
 
@@ -51,7 +55,10 @@ class Totals:
         """Those of them whose prompt is still to be computed, for the first time."""
         self.idle_s = 0.0
         """Seconds in which there were none, before those that there are."""
-        self._idle_since = time.monotonic()
+        self.busy_since = self._idle_since = time.monotonic()
+        """When the first of those came, by the monotonic clock."""
+        self.together = self.together_before = 0
+        """That came at once with that one, and with the one that came before it like this."""
         self.prompt_tokens = 0
         """Of prompts whose first token was committed."""
         self.cached_tokens = 0
@@ -63,10 +70,17 @@ class Totals:
         self.drafts: dict[str, Drafts] = {}
         """Of rounds that checked any, by method."""
 
-    def begin(self) -> None:
-        """Counts a sequence that begins."""
+    def begin(self, arrived_at: float) -> None:
+        """Counts a sequence that begins.
+
+        Args:
+            arrived_at: When it came, by the monotonic clock.
+        """
         if not self.sequences:
             self.idle_s += time.monotonic() - self._idle_since
+            self.busy_since = arrived_at
+            self.together, self.together_before = 0, self.together
+        self.together += arrived_at < self.busy_since + TOGETHER_S
         self.sequences += 1
         self.starting += 1
 

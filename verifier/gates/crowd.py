@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from verifier.totals import Totals
 
+_GATHERING_S = 0.05
+"""In which several have come, if they are to come together: one alone waits no longer for them."""
+
 _LONGEST_S = 3.0
 """By then a trial is over, or its texts wait for something else than tokens."""
 
@@ -44,6 +47,12 @@ class Crowd:
     def idle_s(self) -> float:
         """Seconds in which there were none, before those that there are."""
         return self._totals.idle_s
+
+    def gathering(self, now: float) -> int:
+        """How many there are likely to be in a moment, by how many came at once the last time that
+        one came where there was none; 0 once that moment is over."""
+        over = now >= self._totals.busy_since + _GATHERING_S
+        return 0 if over else self._totals.together_before
 
     def take(self, who: object, now: float) -> bool:
         """Takes the turn, at `now` seconds of the monotonic clock; False while another has it."""

@@ -8,8 +8,9 @@ for them, for all of them pay. A window with drafts begins once there are some: 
 only just told of the texts say nothing of drafting. Loads are judged apart, each about twice the
 one before; sequences that end as others begin do not make another load, and what begins one,
 prompts above all, is part of no window. A window that a change of load ends tells, too, where it
-has lasted long enough: bursts of texts leave no longer ones. One sequence alone is left to the
-method, and to `Solo`.
+has lasted long enough: bursts of texts leave no longer ones. Where bursts follow one another, the
+first texts of each have no drafts while the others come, unless those pay beside all of them. One
+sequence alone is left to the method, and to `Solo`.
 
 Gates of several methods take turns to try something: else each would see what all of them did.
 """
@@ -20,7 +21,7 @@ from collections.abc import Callable
 
 from verifier.gates.contest import Contest
 from verifier.gates.crowd import Crowd
-from verifier.gates.load import LoadLevel
+from verifier.gates.load import LoadLevel, level_of
 
 _WINDOW_S = 0.3
 _SHORT_WINDOW_S, _ENOUGH_TOKENS = 0.2, 512
@@ -84,6 +85,18 @@ class Gate:
             sequences: That could, of this proposer.
             now: Seconds, of the monotonic clock.
         """
+        return self._look(sequences, now) and not self._in_the_way(now)
+
+    def _in_the_way(self, now: float) -> bool:
+        """Whether texts are about to begin beside which drafts do not pay: the first few would get
+        theirs while the others wait for their prompts."""
+        level = level_of(self._crowd.gathering(now))
+        known = self._levels.get(level)
+        settled = known.settled if known is not None else None
+        return level > 0 and (self._guess(level) if settled is None else settled) is False
+
+    def _look(self, sequences: int, now: float) -> bool:
+        """The mode of the window that is open, or of another that begins."""
         seen_at = self._load.seen_at
         if self._level and seen_at <= now < seen_at + _LOOKED_AT_S:
             return self._mode

@@ -12,12 +12,17 @@ _ALONE_S = 0.05
 that end it is for less. Of two one may be missing for longer, again and again."""
 
 
+def level_of(sequences: float) -> int:
+    """The power of two nearest to so many sequences; 0 is one alone."""
+    return round(math.log2(max(sequences, 1.0)))
+
+
 class LoadLevel:
     """Tells loads apart, each about twice the one before."""
 
     def __init__(self) -> None:
         self.level = 0
-        """The power of two nearest to the sequences of late; 0 is one alone."""
+        """Of the sequences of late, see `level_of`."""
         self.seen_at = 0.0
         """When it was looked at last, in seconds of the monotonic clock."""
         self._mean = 0.0
@@ -42,5 +47,5 @@ class LoadLevel:
             self._alone_since = now if idle_s else min(self._alone_since, now)
             if self._many and now >= self._alone_since + _ALONE_S:
                 self._mean = sequences
-        self.level = round(math.log2(max(self._mean, 1.0)))
+        self.level = level_of(self._mean)
         return self.level

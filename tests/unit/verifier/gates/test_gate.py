@@ -425,6 +425,19 @@ def test_the_first_of_many_is_not_alone() -> None:
         now += 0.2
 
 
+@pytest.mark.parametrize(("pays", "together"), [(False, 16), (True, 16), (False, 2)])
+def test_the_first_of_as_many_as_before_waits_for_them(pays: bool, together: int) -> None:
+    """Of a burst long after the last one, where drafts do not pay beside sixteen."""
+    gate, now = Alone(first=True), 12_000 * STEP_S
+    _run(gate, 16, with_drafts=24 if pays else 12, without=16)
+    totals = gate.totals
+    totals.busy_since = totals.idle_s = now = now + 60.0
+    totals.together_before = together
+    held = together == 16 and not pays
+    assert gate.drafting(1, now) is gate.drafting(1, now + 0.048) is not held
+    assert gate.drafting(1, now + 0.052)
+
+
 @pytest.mark.parametrize("texts", [1, 4])
 def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -> None:
     """Steps take a third longer with them, and others, who pay for that, have other methods."""
