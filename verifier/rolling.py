@@ -31,8 +31,9 @@ _SEVERAL = 2
 its steps, which speculation is measured against, are left as they are."""
 
 _OF_A_BEAT = 0.5
-"""Part of the time between two messages that a call may take: what comes of it waits for the next
-message anyway. Who joins or is cancelled waits for one pass, who has all its text for the call."""
+"""Part of the time between two messages that a call takes, about, but for one of two passes: that
+takes two thirds at the most. What comes of it waits for the next message anyway. Who joins or is
+cancelled waits for one pass, who has all its text for the call."""
 
 _MOST_PASSES = 64
 
@@ -87,7 +88,7 @@ class Rolling:
         if texts < _SEVERAL or not self._runner.rolls:
             return 1
         seconds = _OF_A_BEAT * beat_s(self._interval_s, texts)
-        return min(int(seconds / self._cost.step_s(texts)), _MOST_PASSES)
+        return min(round(seconds / self._cost.step_s(texts)), _MOST_PASSES)
 
     def run(
         self, batch: Seq[Work], count: int, news: int, enough: Callable[[], bool]

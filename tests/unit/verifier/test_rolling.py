@@ -17,7 +17,9 @@ from common.model.runner import Runner
 from tests.inprocess import Pair, eagle_of, heads, runner
 from tests.unit.verifier.rolled_texts import SELDOM_S, WAYS, rolling_runner, texts
 from verifier.config import EngineConfig
+from verifier.cost import StepCost
 from verifier.gates.gate import Gate
+from verifier.mailbox import beat_s
 from verifier.rolling import Rolling
 from verifier.sequence import Source
 
@@ -77,6 +79,17 @@ def test_many_passes_are_few_calls(target: Runner, calls: Calls) -> None:
         assert last.counts.rounds == 41
     load = pair.engine.load()
     assert (load.steps, load.tokens) == (41, 4 * 41)
+
+
+@given(step_s=st.floats(0.0005, 0.1), texts=st.integers(2, 64))
+def test_a_call_takes_about_half_a_beat(step_s: float, texts: int, target: Runner) -> None:
+    """Two passes, for which nothing has to be done in between, where two thirds are enough."""
+    beat = beat_s(0.02, texts)
+    passes = Rolling(target, StepCost([(1, step_s), (64, step_s)]), 0.02)._most(texts)
+    if passes < 2:
+        assert 2 * step_s > 0.66 * beat
+    elif passes < 64:
+        assert 0.3 * beat < passes * step_s < 0.67 * beat
 
 
 def test_tenants_pay_for_every_pass(target: Runner) -> None:
