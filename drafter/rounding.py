@@ -93,15 +93,12 @@ def _in_int8(path: str, options: dict[str, Any], exact: LoadedModel | None = Non
         exact: The same model as it is stored, where that is known.
     """
     on_cpu = device_name(options.get("device", "auto")) == "cpu"
-    if on_cpu and (exact is None or _compiled(exact)):
+    if on_cpu and (exact is None or exact.compiled):
         loaded = load(path, quantize="int8", **options | {"dtype": "bfloat16"})
-        if _compiled(loaded):
+        if loaded.compiled or options.get("dtype") == "bfloat16":
             return loaded
+        del loaded  # there need not be room for both
     return load(path, quantize="int8", **options)
-
-
-def _compiled(model: LoadedModel) -> bool:
-    return model.kernels.startswith("native")
 
 
 def compare(exact: LoadedModel, rounded: LoadedModel) -> tuple[float, float]:

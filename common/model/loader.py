@@ -69,6 +69,11 @@ class LoadedModel(Facts):
     unroundable: str
     """Why its weights cannot be rounded as it is run; nothing where that is not known."""
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled decoder runs it, on a CPU."""
+        return self.device.type == "cpu" and isinstance(self.forward, WholePass)
+
 
 class _Found(NamedTuple):
     """A model, and what runs it."""

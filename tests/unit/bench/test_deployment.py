@@ -63,7 +63,7 @@ def test_a_drafter_calls_it_so(
     pays: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, rounding.__name__)
-    model = SimpleNamespace(device=torch.device("cpu"), unroundable="", kernels="native")
+    model = SimpleNamespace(device=torch.device("cpu"), unroundable="", compiled=True)
     monkeypatch.setattr(rounding, "load", lambda path, **_: model)
     monkeypatch.setattr(rounding, "compare", lambda exact, other: (1.0, 0.5 if pays else 1.0))
     load_drafter("", quantize="auto")

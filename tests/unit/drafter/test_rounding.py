@@ -10,7 +10,7 @@ import torch
 
 from common.errors import ModelError
 from common.model.kernels import Kernels
-from common.model.loader import LoadedModel, load
+from common.model.loader import Dtype, LoadedModel, load
 from common.model.quantized import Quantize
 from drafter import rounding
 from drafter.rounding import DraftQuantize, compare, load_drafter
@@ -41,13 +41,30 @@ def test_int8_is_beside_bfloat16_where_the_decoder_runs_it(
     type."""
     monkeypatch.setattr(rounding, "compare", lambda exact, other: (1.0, 0.5))
     directory = str(tiny_models.save("llama", tmp_path))
-    by_decoder = load(directory, device="cpu", kernels=kernels).kernels.startswith("native")
+    by_decoder = load(directory, device="cpu", kernels=kernels).compiled
     loaded = load_drafter(
         directory, quantize=quantize, dtype="float32", device="cpu", kernels=kernels
     )
     assert "int8" in loaded.kernels
-    assert loaded.kernels.startswith("native") is by_decoder
+    assert loaded.compiled is by_decoder
     assert loaded.dtype == (torch.bfloat16 if by_decoder else torch.float32)
+
+
+@pytest.mark.parametrize(("dtype", "types"), [("bfloat16", 1), ("float32", 2)])
+def test_what_torch_runs_in_int8_is_loaded_once_beside_a_type(
+    dtype: Dtype, types: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Dtype] = []
+
+    def watched(path: str, *, dtype: Dtype, **options: Any) -> LoadedModel:
+        asked.append(dtype)
+        return load(path, dtype=dtype, **options)
+
+    monkeypatch.setattr(rounding, "load", watched)
+    directory = str(tiny_models.save("llama", tmp_path))
+    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "kernels": "torch"}
+    assert not load_drafter(directory, quantize="int8", **options).compiled
+    assert len(asked) == len(set(asked)) == types
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])
@@ -93,7 +110,7 @@ def test_experts_are_rounded_where_the_decoder_runs_them(
 ) -> None:
     monkeypatch.setattr(rounding, "compare", lambda exact, other: (1.0, 0.5))
     directory = str(tiny_models.save(kind, tmp_path))
-    by_decoder = load(directory, device="cpu").kernels.startswith("native")
+    by_decoder = load(directory, device="cpu").compiled
     loaded = load_drafter(directory, quantize="auto", device="cpu")
     assert ("int8" in loaded.kernels) is by_decoder
 
