@@ -33,7 +33,7 @@ _CLEARLY = 0.75
 """A mode that does less than so much of what the other does has lost: hardly a window is so odd."""
 
 _SURE = 3
-"""Windows that a mode on trial has to lead for."""
+"""Windows that a mode on trial has to lead for, where it has lost or was guessed to."""
 
 _TRIALS_COST = 0.005
 """Share of all tokens that trials may cost in between."""
@@ -99,7 +99,7 @@ class Contest:
             lead: Time in the mode before the window began, over its own length.
         """
         previous = self.rates.get(mode, rate)
-        goes_on = mode == self.verdict
+        goes_on = mode == self.settled
         self._leads[mode] = max(lead, self._leads[mode])  # a trial may take several windows
         self.rates[mode] = previous + (_NEWS if goes_on else _TRIAL_NEWS) * (rate - previous)
         self._learned += 1
@@ -108,6 +108,9 @@ class Contest:
             return
         better = self.rates[True] > _WORTH * self.rates[False]
         if self.verdict is None:
+            self._led += better
+            if better and self._guess is False and self._led < _SURE:
+                return  # as where it has lost: one window may be luck
             self.verdict = better
             worse, best = sorted(self.rates.values())
             if better == self._guess or 0 < worse < _CLEARLY * best:
