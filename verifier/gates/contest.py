@@ -33,7 +33,8 @@ _CLEARLY = 0.75
 """A mode that does less than so much of what the other does has lost: hardly a window is so odd."""
 
 _SURE = 3
-"""Windows that a mode on trial has to lead for, where it has lost or was guessed to."""
+"""Windows that a mode on trial has to lead for, where it has lost, and with it where that was
+guessed."""
 
 _TRIALS_COST = 0.005
 """Share of all tokens that trials may cost in between."""
@@ -66,10 +67,11 @@ class Contest:
         """
         if self.verdict is not None:
             return self.verdict if self._left > 0 else not self.verdict
-        self._guess = guess
-        if guess is not None:
-            believed = _TRY_AFTER if guess else _BELIEVED
-            return guess if self._learned < believed else not guess
+        if len(self.rates) < 2:  # else a trial is under way that may refute it
+            self._guess = guess
+        if self._guess is not None:
+            believed = _TRY_AFTER if self._guess else _BELIEVED
+            return self._guess if self._learned < believed else not self._guess
         return first if first not in self.rates else not first
 
     @property
@@ -101,14 +103,15 @@ class Contest:
         previous = self.rates.get(mode, rate)
         goes_on = mode == self.settled
         self._leads[mode] = max(lead, self._leads[mode])  # a trial may take several windows
-        self.rates[mode] = previous + (_NEWS if goes_on else _TRIAL_NEWS) * (rate - previous)
         self._learned += 1
+        news = max(_NEWS, 1 / self._learned) if goes_on else _TRIAL_NEWS
+        self.rates[mode] = previous + news * (rate - previous)
         self._left -= 1
         if len(self.rates) < 2:
             return
         better = self.rates[True] > _WORTH * self.rates[False]
         if self.verdict is None:
-            self._led += better
+            self._led += better and mode
             if better and self._guess is False and self._led < _SURE:
                 return  # as where it has lost: one window may be luck
             self.verdict = better

@@ -9,8 +9,8 @@ only just told of the texts say nothing of drafting. Loads are judged apart, eac
 one before; sequences that end as others begin do not make another load, and what begins one,
 prompts above all, is part of no window. A window that a change of load ends tells, too, where it
 has lasted long enough: bursts of texts leave no longer ones. Where bursts follow one another, the
-first texts of each have no drafts while the others come, unless those pay beside all of them. One
-sequence alone is left to the method, and to `Solo`.
+first texts of each have no drafts while the others come, if those do not pay beside all of them.
+One sequence alone is left to the method, and to `Solo`.
 
 Gates of several methods take turns to try something: else each would see what all of them did.
 """
@@ -91,9 +91,11 @@ class Gate:
         """Whether texts are about to begin beside which drafts do not pay: the first few would get
         theirs while the others wait for their prompts."""
         level = level_of(self._crowd.gathering(now))
+        if level in (0, self._level):  # the mode is of just that load, perhaps on trial
+            return False
         known = self._levels.get(level)
         settled = known.settled if known is not None else None
-        return level > 0 and (self._guess(level) if settled is None else settled) is False
+        return (self._implied(level) if settled is None else settled) is False
 
     def _look(self, sequences: int, now: float) -> bool:
         """The mode of the window that is open, or of another that begins."""
@@ -199,11 +201,13 @@ class Gate:
         return bool(self._levels[nearest].verdict)
 
     def _guess(self, level: int) -> bool | None:
-        """What other loads say: what pays beside many pays beside few, and the other way round.
+        """What other loads say, and where they say nothing, what is foretold of this one."""
+        implied = self._implied(level)
+        return self._foretell(1 << level) if implied is None else implied
 
-        Where they say nothing, what is foretold of this one.
-        """
+    def _implied(self, level: int) -> bool | None:
+        """What pays beside many pays beside few, and the other way round."""
         for other, contest in self._levels.items():
             if contest.verdict is (other > level) and other != level:
                 return contest.verdict
-        return self._foretell(1 << level)
+        return None

@@ -62,6 +62,37 @@ def test_what_is_known_from_elsewhere_is_believed_for_a_while(
     assert modes.count(not guess) == trials
 
 
+def test_a_first_window_that_was_odd_does_not_refute_a_guess() -> None:
+    contest = Contest()
+    for rate in (0.1, *7 * [1.2]):
+        assert contest.next_mode(True)
+        contest.learn(True, rate)
+    assert not contest.next_mode(True)
+    contest.learn(False, 1.0)
+    assert contest.verdict
+
+
+@pytest.mark.parametrize("later", [None, True])
+def test_a_guess_stands_while_it_is_put_to_the_test(later: bool | None) -> None:
+    """What a trial shows of drafts may change what is foretold of them."""
+    contest = Contest()
+    while not contest.next_mode(False):
+        contest.learn(False, 1.0)
+    contest.learn(True, 1.3)
+    assert contest.next_mode(later), "the trial goes on"
+    contest.learn(True, 0.6)
+    assert contest.verdict is False
+
+
+def test_only_windows_of_the_trial_speak_for_it() -> None:
+    contest = Contest()
+    contest.learn(contest.next_mode(None), 2.0)
+    for _ in range(10):
+        assert not contest.next_mode(False)
+        contest.learn(False, 1.0)
+    assert contest.verdict is None
+
+
 @pytest.mark.parametrize(("rate", "likely"), [(0.75, 0.0), (0.9, 0.06), (2.0, 1.0)])
 def test_what_was_foretold_is_not_given_up_for_a_lucky_window(rate: float, likely: float) -> None:
     """Of bursts of sixteen, whose windows had 666 to 1,600 tokens a second without drafts."""

@@ -438,6 +438,19 @@ def test_the_first_of_as_many_as_before_waits_for_them(pays: bool, together: int
     assert gate.drafting(1, now + 0.052)
 
 
+def test_a_trial_goes_on_in_the_next_burst() -> None:
+    """A moment after the last one: else windows with drafts would be partly without."""
+    gate, now, on = Alone(first=False), 0.0, False
+    while not on:
+        on = gate.drafting(16, now)
+        _round(gate, 16, 12 if on else 16, drafts=on)
+        now += STEP_S
+    totals = gate.totals
+    totals.busy_since, totals.together_before = now, 16
+    totals.idle_s += STEP_S / 2
+    assert gate.drafting(1, now)
+
+
 @pytest.mark.parametrize("texts", [1, 4])
 def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -> None:
     """Steps take a third longer with them, and others, who pay for that, have other methods."""
