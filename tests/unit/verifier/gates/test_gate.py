@@ -440,7 +440,7 @@ def test_the_first_of_as_many_as_before_waits_for_them(pays: bool, together: int
 
 def test_a_trial_goes_on_in_the_next_burst() -> None:
     """A moment after the last one: else windows with drafts would be partly without."""
-    gate, now, on = Alone(first=False), 0.0, False
+    gate, now, on = Alone(first=False, foretell=lambda sequences: False), 0.0, False
     while not on:
         on = gate.drafting(16, now)
         _round(gate, 16, 12 if on else 16, drafts=on)
