@@ -32,8 +32,8 @@ its steps, which speculation is measured against, are left as they are."""
 
 _OF_A_BEAT = 0.5
 """Part of the time between two messages that a call takes, about, but for one of two passes: that
-takes two thirds at the most. What comes of it waits for the next message anyway. Who joins or is
-cancelled waits for one pass, who has all its text for the call."""
+may take all of it. What comes of it waits for the next message anyway. Who joins or is cancelled
+waits for one pass, who has all its text for the call."""
 
 _MOST_PASSES = 64
 
@@ -87,8 +87,8 @@ class Rolling:
             return _MOST_TOLD
         if texts < _SEVERAL or not self._runner.rolls:
             return 1
-        seconds = _OF_A_BEAT * beat_s(self._interval_s, texts)
-        return min(round(seconds / self._cost.step_s(texts)), _MOST_PASSES)
+        in_a_beat = beat_s(self._interval_s, texts) / self._cost.step_s(texts)
+        return min(max(round(_OF_A_BEAT * in_a_beat), min(int(in_a_beat), 2)), _MOST_PASSES)
 
     def run(
         self, batch: Seq[Work], count: int, news: int, enough: Callable[[], bool]

@@ -131,11 +131,7 @@ class DraftProposer(Proposer):
         if sequence in self._scouts and self._pairing.acquainted(session.kind):
             self._scouts.learnt()
         drafting = self._drafting(session, now)
-        checked = session.proposed if outcome.tree is session.tree else []
-        session.proposed, session.tree = [], None
-        right = _common(checked, outcome.accepted)
-        tested = right if right == len(outcome.ids) else len(checked)  # nothing behind a text's end
-        self._pairing.acceptance.observe(tested, right)
+        checked, tested, right = self._checked(session, outcome)
         mirror = session.mirror
         if mirror is None:
             if drafting and not sequence.finished:
@@ -189,6 +185,18 @@ class DraftProposer(Proposer):
         if mirror is None:
             return 0.0, 0.0
         return mirror.ready_at, mirror.known.clock.cost.at(0)
+
+    def _checked(self, session: DraftSession, outcome: Outcome) -> tuple[list[int], int, int]:
+        """The nodes that the round checked of a drafter's; how many of them say how often tokens
+        are right, and how many were."""
+        if session.tree is None:
+            return [], 0, 0
+        checked = session.proposed if outcome.tree is session.tree else []
+        session.proposed, session.tree = [], None
+        right = _common(checked, outcome.accepted)
+        tested = right if right == len(outcome.ids) else len(checked)  # nothing behind a text's end
+        self._pairing.acceptance.observe(tested, right)
+        return checked, tested, right
 
     def _missed(self, mirror: RemoteMirror, now: float) -> None:
         """Notes a branch that did not come in time; where its drafter hangs, all texts leave it."""
