@@ -68,7 +68,7 @@ class Gate:
         self._levels: dict[int, Contest] = {}
         self._load = LoadLevel()
         self._level = 0  # of the window now open; 0 where there is none
-        self._mode = True
+        self._mode = self._said = True  # the latter is what was answered last
         self._begun, self._since = 0.0, 0.0  # its mode, and the window itself
         self._idle_s = 0.0  # nobody was there, when that was asked last
         self._before = 0  # tokens when it began
@@ -85,7 +85,10 @@ class Gate:
             sequences: That could, of this proposer.
             now: Seconds, of the monotonic clock.
         """
-        return self._look(sequences, now) and not self._in_the_way(now)
+        seen_at = self._load.seen_at
+        if not (self._level and seen_at <= now < seen_at + _LOOKED_AT_S):
+            self._said = self._look(sequences, now) and not self._in_the_way(now)
+        return self._said
 
     def _in_the_way(self, now: float) -> bool:
         """Whether texts are about to begin beside which drafts do not pay: the first few would get
@@ -99,10 +102,7 @@ class Gate:
 
     def _look(self, sequences: int, now: float) -> bool:
         """The mode of the window that is open, or of another that begins."""
-        seen_at = self._load.seen_at
-        if self._level and seen_at <= now < seen_at + _LOOKED_AT_S:
-            return self._mode
-        absent = self._lost_turn(now) or now >= seen_at + _ABSENT_S
+        absent = self._lost_turn(now) or now >= self._load.seen_at + _ABSENT_S
         idle_s = self._skip(self._crowd.idle_s)
         level = self._load.see(self._crowd.sequences, now, idle_s)
         if level != self._level and not absent and self._tokens >= _SOME_TOKENS:
