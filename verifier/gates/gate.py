@@ -42,7 +42,7 @@ _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
 
 _LOOKED_AT_S = 0.002
-"""Between two looks at the load: all sequences of a step ask."""
+"""Between two looks at the load, and how long an answer stands: all sequences of a step ask."""
 
 
 class Gate:
@@ -86,7 +86,8 @@ class Gate:
             now: Seconds, of the monotonic clock.
         """
         seen_at = self._load.seen_at
-        if not (self._level and seen_at <= now < seen_at + _LOOKED_AT_S):
+        just_seen = self._level and seen_at <= now < seen_at + _LOOKED_AT_S
+        if not just_seen or self._idle_s != self._crowd.idle_s:  # a burst may begin at once
             self._said = self._look(sequences, now) and not self._in_the_way(now)
         return self._said
 
