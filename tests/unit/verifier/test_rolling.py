@@ -83,15 +83,15 @@ def test_many_passes_are_few_calls(target: Runner, calls: Calls) -> None:
 
 @given(step_s=st.floats(0.0005, 0.1), texts=st.integers(2, 64))
 def test_a_call_takes_about_half_a_beat(step_s: float, texts: int, target: Runner) -> None:
-    """Two passes, between which nothing has to be done, wherever they take no longer than one."""
+    """Two, between which nothing has to be done, may take all of it."""
     beat = beat_s(0.02, texts)
     passes = Rolling(target, StepCost([(1, step_s), (64, step_s)]), 0.02)._most(texts)
     if passes < 2:
         assert 2 * step_s > 0.99 * beat
     elif passes == 2:
-        assert 0.4 * beat <= passes * step_s < 1.01 * beat
+        assert 0.39 * beat < passes * step_s < 1.01 * beat
     elif passes < 64:
-        assert 0.4 * beat < passes * step_s < 0.6 * beat
+        assert 0.39 * beat < passes * step_s < 0.61 * beat
 
 
 def test_tenants_pay_for_every_pass(target: Runner) -> None:
