@@ -42,7 +42,7 @@ _ABSENT_S = 0.6
 """After so long without a look nobody was there for part of the window."""
 
 _LOOKED_AT_S = 0.002
-"""Between two looks at the load, and how long an answer stands: all sequences of a step ask."""
+"""Between two looks at the load: all sequences of a step ask."""
 
 
 class Gate:
@@ -68,7 +68,7 @@ class Gate:
         self._levels: dict[int, Contest] = {}
         self._load = LoadLevel()
         self._level = 0  # of the window now open; 0 where there is none
-        self._mode = self._said = True  # the latter is what was answered last
+        self._mode = True
         self._begun, self._since = 0.0, 0.0  # its mode, and the window itself
         self._idle_s = 0.0  # nobody was there, when that was asked last
         self._before = 0  # tokens when it began
@@ -85,11 +85,7 @@ class Gate:
             sequences: That could, of this proposer.
             now: Seconds, of the monotonic clock.
         """
-        seen_at = self._load.seen_at
-        just_seen = self._level and seen_at <= now < seen_at + _LOOKED_AT_S
-        if not just_seen or self._idle_s != self._crowd.idle_s:  # a burst may begin at once
-            self._said = self._look(sequences, now) and not self._in_the_way(now)
-        return self._said
+        return self._look(sequences, now) and not self._in_the_way(now)
 
     def _in_the_way(self, now: float) -> bool:
         """Whether texts are about to begin beside which drafts do not pay: the first few would get
@@ -103,7 +99,10 @@ class Gate:
 
     def _look(self, sequences: int, now: float) -> bool:
         """The mode of the window that is open, or of another that begins."""
-        absent = self._lost_turn(now) or now >= self._load.seen_at + _ABSENT_S
+        seen_at = self._load.seen_at
+        if self._level and seen_at <= now < seen_at + _LOOKED_AT_S:
+            return self._mode
+        absent = self._lost_turn(now) or now >= seen_at + _ABSENT_S
         idle_s = self._skip(self._crowd.idle_s)
         level = self._load.see(self._crowd.sequences, now, idle_s)
         if level != self._level and not absent and self._tokens >= _SOME_TOKENS:

@@ -451,21 +451,6 @@ def test_a_trial_goes_on_in_the_next_burst() -> None:
     assert gate.drafting(1, now)
 
 
-@pytest.mark.parametrize("idle_s", [0.0, 0.0005])
-def test_an_answer_stands_for_all_texts_of_a_step(idle_s: float) -> None:
-    """But for the first of a burst that follows another at once, and is in the way of the rest."""
-    gate = Alone(first=False, foretell=lambda sequences: sequences < 16)
-    _run(gate, 16, with_drafts=12, without=16)
-    now = 12_000 * STEP_S
-    _run(gate, 2, with_drafts=4, without=2, first=12_000)
-    now += 12_000 * STEP_S
-    assert gate.drafting(2, now)
-    totals = gate.totals
-    totals.idle_s += idle_s
-    totals.busy_since, totals.together_before = now + idle_s, 16
-    assert gate.drafting(2, now + 0.001) is (not idle_s)
-
-
 @pytest.mark.parametrize("texts", [1, 4])
 def test_drafts_that_cost_others_more_than_they_bring_are_left_off(texts: int) -> None:
     """Steps take a third longer with them, and others, who pay for that, have other methods."""
